@@ -1,0 +1,22 @@
+# What Cairn builds on, from Debian 12; ggml comes from the wheel in .venv (tools/setup.sh puts it there).
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(tl-expected REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(GTest REQUIRED)
+find_package(benchmark REQUIRED)
+pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+include(GoogleTest)
+
+find_package(rapidcheck REQUIRED)
+
+file(GLOB CAIRN_GGML_HINT ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/libggml/lib64/cmake)
+find_package(ggml CONFIG QUIET HINTS ${CAIRN_GGML_HINT})
+if(NOT ggml_FOUND)
+  message(STATUS "ggml not found (tools/setup.sh installs it): building the library without models, runtime and apps")
+endif()
