@@ -1,4 +1,5 @@
-// Arithmetic on sizes that may come from a stranger: aligned, and checked where a product can pass 64 bits.
+// Arithmetic on sizes that may come from a stranger: aligned, and checked where a product can pass
+// 64 bits.
 #ifndef CAIRN_CORE_BYTES_H_
 #define CAIRN_CORE_BYTES_H_
 

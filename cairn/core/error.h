@@ -1,10 +1,12 @@
 // Errors as values.
 //
-// What the outside world does wrong is returned: Result<T> is a value or an Error{code, message}. What the caller
-// does wrong is thrown: CAIRN_CHECK raises ContractError, always, in every build. Nobody logs an error that is returned.
+// What the outside world does wrong is returned: Result<T> is a value or an Error{code, message}.
+// What the caller does wrong is thrown: CAIRN_CHECK raises ContractError, always, in every build.
+// Nobody logs an error that is returned.
 //
 //   Result<Page> read_page(File& file) {
-//     auto bytes = CAIRN_TRY(file.read(...));   // an assignment or a plain argument, never inside braces:
+//     auto bytes = CAIRN_TRY(file.read(...));   // an assignment or a plain argument, never inside
+//     braces:
 //     ...                                       // compilers leak the elements already built
 //   }
 #ifndef CAIRN_CORE_ERROR_H_
@@ -69,19 +71,19 @@ T value_of(Result<T>&& result) {
 }  // namespace cairn
 
 // The value of a Result, or return its error from the enclosing function.
-#define CAIRN_TRY(...)                                                                      \
-  (__extension__({                                                                          \
-    auto cairn_result = (__VA_ARGS__);                                                      \
-    if (!cairn_result) [[unlikely]]                                                         \
-      return ::cairn::internal::error_of(std::move(cairn_result));                          \
-    ::cairn::internal::value_of(std::move(cairn_result));                                   \
+#define CAIRN_TRY(...)                                             \
+  (__extension__({                                                 \
+    auto cairn_result = (__VA_ARGS__);                             \
+    if (!cairn_result) [[unlikely]]                                \
+      return ::cairn::internal::error_of(std::move(cairn_result)); \
+    ::cairn::internal::value_of(std::move(cairn_result));          \
   }))
 
 // CAIRN_CHECK(condition, "format", ...)
-#define CAIRN_CHECK(condition, ...)                                                  \
-  do {                                                                               \
-    if (!(condition)) [[unlikely]]                                                   \
-      ::cairn::internal::throw_contract(#condition, ::fmt::format(__VA_ARGS__));     \
+#define CAIRN_CHECK(condition, ...)                                              \
+  do {                                                                           \
+    if (!(condition)) [[unlikely]]                                               \
+      ::cairn::internal::throw_contract(#condition, ::fmt::format(__VA_ARGS__)); \
   } while (false)
 
 #endif  // CAIRN_CORE_ERROR_H_

@@ -1,4 +1,5 @@
-// Two hashes for two purposes: XXH3 finds damaged bytes (fast, not secure); SHA-256 names things (identities, spans).
+// Two hashes for two purposes: XXH3 finds damaged bytes (fast, not secure); SHA-256 names things
+// (identities, spans).
 #ifndef CAIRN_CORE_HASH_H_
 #define CAIRN_CORE_HASH_H_
 

@@ -14,15 +14,17 @@ struct Id {
   auto operator<=>(const Id&) const = default;
 };
 
-using SeqId = Id<struct SeqTag>;            // one conversation of a session
-using SlotId = Id<struct SlotTag>;          // one state-owning layer, in model order
-using FamilyId = Id<struct FamilyTag>;      // a vector that a layer stores per position; in files for ever
+using SeqId = Id<struct SeqTag>;    // one conversation of a session
+using SlotId = Id<struct SlotTag>;  // one state-owning layer, in model order
+using FamilyId =
+    Id<struct FamilyTag>;  // a vector that a layer stores per position; in files for ever
 using EncodingId = Id<struct EncodingTag>;  // in files for ever
 using KindId = Id<struct KindTag>;          // in files for ever
 
 using Pos = uint64_t;  // a token's place in its sequence, counted from 0; also a count of positions
 
-// Part `index` of `count` of a job. A call does its part and returns; whoever has threads drives the parts.
+// Part `index` of `count` of a job. A call does its part and returns; whoever has threads drives
+// the parts.
 struct Part {
   uint32_t index = 0;
   uint32_t count = 1;

@@ -22,7 +22,8 @@ void load_f32(const Numbers& numbers, ptrdiff_t offset, uint32_t width, float* o
       for (uint32_t i = 0; i < width; ++i) out[i] = f32_from_bf16(in[i]);
       return;
     }
-    default: CAIRN_CHECK(false, "numbers: {} given, expected F32, F16 or BF16", name_of(numbers.dtype));
+    default:
+      CAIRN_CHECK(false, "numbers: {} given, expected F32, F16 or BF16", name_of(numbers.dtype));
   }
 }
 

@@ -9,7 +9,8 @@
 
 namespace cairn {
 
-// [positions, heads, width]; the numbers of one vector are adjacent. Borrowed for the call, never kept.
+// [positions, heads, width]; the numbers of one vector are adjacent. Borrowed for the call, never
+// kept.
 struct Numbers {
   const void* data = nullptr;
   DType dtype = DType::F32;       // F32, F16 or BF16
@@ -17,7 +18,8 @@ struct Numbers {
   ptrdiff_t head_stride = 0;      // elements between heads; 0: dense, width
 
   Numbers() = default;
-  Numbers(const float* dense) : data(dense) {}  // NOLINT: a plain f32 array is what most callers hold
+  Numbers(const float* dense)
+      : data(dense) {}  // NOLINT: a plain f32 array is what most callers hold
   Numbers(const void* numbers, DType type, ptrdiff_t position = 0, ptrdiff_t head = 0)
       : data(numbers), dtype(type), position_stride(position), head_stride(head) {}
 };

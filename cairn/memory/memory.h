@@ -1,11 +1,14 @@
-// Memory: the bytes that states live in. Made by the caller, shared by any number of sessions and caches, outlives them.
+// Memory: the bytes that states live in. Made by the caller, shared by any number of sessions and
+// caches, outlives them.
 //
-// An arena hands out slabs (anonymous mappings, 2 MiB aligned, huge pages asked for); a pool cuts slabs into equal pages.
-// The byte limit counts slabs, so what the process really holds stays under it. When the limit is met, empty slabs of
-// other pools are returned first, then the reclaimer is asked to let go of pages nobody needs, and only then a take fails
-// with NoSpace, having changed nothing.
+// An arena hands out slabs (anonymous mappings, 2 MiB aligned, huge pages asked for); a pool cuts
+// slabs into equal pages. The byte limit counts slabs, so what the process really holds stays under
+// it. When the limit is met, empty slabs of other pools are returned first, then the reclaimer is
+// asked to let go of pages nobody needs, and only then a take fails with NoSpace, having changed
+// nothing.
 //
-// A page is held by PageRefs; the last one to go gives it back. Everything here is thread-safe.
+// A page is held by PageRefs; the last one to go gives it back. Everything here is thread-safe; one
+// PageRef is not.
 #ifndef CAIRN_MEMORY_MEMORY_H_
 #define CAIRN_MEMORY_MEMORY_H_
 
@@ -49,8 +52,8 @@ class PageRef {
     if (page_ != nullptr) release();
   }
 
-  PageRef share() const;     // one more hold on the same page
-  bool is_shared() const;    // somebody else holds it too: copy before writing
+  PageRef share() const;   // one more hold on the same page
+  bool is_shared() const;  // somebody else holds it too: copy before writing
   std::byte* data() const { return page_->data; }
   explicit operator bool() const { return page_ != nullptr; }
   bool operator==(const PageRef& other) const { return page_ == other.page_; }
@@ -66,21 +69,25 @@ class PageRef {
 // Equal pages of one size. Obtained from Memory::pool.
 class PagePool {
  public:
+  ~PagePool();
   Result<PageRef> take();  // contents are whatever the last owner left; NoSpace changes nothing
   uint64_t page_bytes() const { return page_bytes_; }
 
  private:
   friend class Memory;
   friend class PageRef;
-  PagePool(Memory& memory, uint64_t page_bytes) : memory_(memory), page_bytes_(page_bytes) {}
-  PageRef take_free();                   // empty when no page is free
+  PagePool(Memory& memory, uint64_t page_bytes);
+  PageRef take_free();  // empty when no page is free
   void give_back(internal::PageRecord* page) noexcept;
-  uint64_t return_empty_slabs() noexcept;  // bytes returned to the arena; the memory's lock is held
+  // With the memory's lock held:
+  Result<void> add_slab(uint64_t room_bytes);
+  uint64_t return_empty_slabs() noexcept;  // bytes returned to the system
 
   Memory& memory_;
   const uint64_t page_bytes_;
   std::vector<std::unique_ptr<internal::Slab>> slabs_;
-  std::vector<internal::PageRecord*> free_;  // capacity for every page, so that giving back cannot fail
+  std::vector<internal::PageRecord*>
+      free_;  // capacity for every page, so that giving back cannot fail
 };
 
 struct MemoryOptions {
@@ -103,23 +110,28 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  // The pool of pages of this size (a multiple of 64 bytes), made at the first call. Lives as long as the memory.
+  // The pool of pages of this size (a multiple of 64 bytes), made at the first call. Lives as long
+  // as the memory.
   PagePool& pool(uint64_t page_bytes);
 
-  // Asked, without any lock held, when the limit is met: let go of holds on about `wanted_bytes` of pages that nobody
-  // needs, and return the bytes let go of; 0 ends the asking.
+  // Asked, without any lock held, when the limit is met: let go of holds on about `wanted_bytes` of
+  // pages that nobody needs, and return the bytes let go of; 0 ends the asking.
   using Reclaimer = std::function<uint64_t(uint64_t wanted_bytes)>;
   void set_reclaimer(Reclaimer reclaimer);
+
+  uint64_t
+  trim();  // returns slabs without a held page to the system; happens by itself before NoSpace
 
   MemoryUse use() const;
 
  private:
   friend class PagePool;
-  friend class PageRef;
-  Result<void> grow(PagePool& pool);  // adds a slab with at least one free page
+  Result<void> grow(PagePool& pool);  // sees to it that a page of the pool is free
+  uint64_t trim_locked();
 
   const MemoryOptions options_;
-  mutable std::mutex mutex_;  // guards everything below and the pools' lists; never held across the reclaimer
+  mutable std::mutex
+      mutex_;  // guards everything below and the pools' lists; never held across the reclaimer
   std::map<uint64_t, std::unique_ptr<PagePool>> pools_;  // by page bytes
   Reclaimer reclaimer_;
   uint64_t arena_bytes_ = 0;

@@ -11,10 +11,11 @@
 namespace cairn {
 
 struct ModelSpec {
-  Digest identity;          // names the weights; required
-  Digest tokenizer;         // names the vocabulary and its rules; zero: none
-  Digest adapter;           // names an adapter and its scale; zero: none
-  std::string arithmetic;   // names whatever else decides the numbers' bits: the matrix library and its build
+  Digest identity;         // names the weights; required
+  Digest tokenizer;        // names the vocabulary and its rules; zero: none
+  Digest adapter;          // names an adapter and its scale; zero: none
+  std::string arithmetic;  // names whatever else decides the numbers' bits: the matrix library and
+                           // its build
   std::vector<SlotSpec> slots;  // in model order
 };
 

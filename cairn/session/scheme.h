@@ -32,8 +32,8 @@ struct Scheme {
 Result<Scheme> parse_scheme(std::string_view text, const Registry& registry = builtin());
 std::string print(const Scheme& scheme);  // parse_scheme(print(s)) == s
 
-// codecs[i][j]: how family j of slot i is stored. BadInput names the slot, the family and both numbers that do not fit, and
-// a rule that no slot or family of the model meets.
+// codecs[i][j]: how family j of slot i is stored. BadInput names the slot, the family and both
+// numbers that do not fit, and a rule that no slot or family of the model meets.
 Result<std::vector<std::vector<Codec>>> resolve(const Scheme& scheme, const ModelSpec& spec);
 
 }  // namespace cairn

@@ -1,8 +1,8 @@
 // A session: all states of one model for many sequences.
 //
-//   auto step = CAIRN_TRY(session.plan({{.seq = chat, .count = 512}}));   // may fail; then nothing has changed
-//   for (SlotId slot : session.slots()) { step.write(...); attend(step.view(slot), ...); }
-//   step.commit();                                                      // cannot fail
+//   auto step = CAIRN_TRY(session.plan({{.seq = chat, .count = 512}}));   // may fail; then nothing
+//   has changed for (SlotId slot : session.slots()) { step.write(...); attend(step.view(slot),
+//   ...); } step.commit();                                                      // cannot fail
 //
 // A session belongs to one thread at a time; the parts of write and attend may run on several.
 #ifndef CAIRN_SESSION_SESSION_H_
@@ -51,19 +51,22 @@ class Step {
 
   Pos rows() const;  // the sum of the runs' counts
 
-  // Encodes the new positions of one family: `numbers` is [rows, heads, width], the rows of all runs in batch order.
-  // Part i of n: parts may run at once; the family counts as written when all n have.
+  // Encodes the new positions of one family: `numbers` is [rows, heads, width], the rows of all
+  // runs in batch order. Part i of n: parts may run at once; the family counts as written when all
+  // n have.
   void write(SlotId slot, FamilyId family, const Numbers& numbers, Part part = {});
   // The same for one run: [count, heads, width].
   void write_run(SlotId slot, FamilyId family, size_t run, const Numbers& numbers, Part part = {});
 
-  // The pages to attend over, the new positions included (once they are written). Valid until the step ends.
+  // The pages to attend over, the new positions included (once they are written). Valid until the
+  // step ends.
   View view(SlotId slot) const;
 
-  // Publishes the new lengths of all slots at once. ContractError for a family that was not written, before anything
-  // changes; otherwise it cannot fail. The step is over.
+  // Publishes the new lengths of all slots at once. ContractError for a family that was not
+  // written, before anything changes; otherwise it cannot fail. The step is over.
   void commit();
-  // A round: keeps the first keep[i] positions of run i, 0 <= keep[i] <= count. The rest leaves no trace.
+  // A round: keeps the first keep[i] positions of run i, 0 <= keep[i] <= count. The rest leaves no
+  // trace.
   void commit(std::span<const Pos> keep);
 
   // Numbers that did not fit their encoding's range and were saturated, so far.
@@ -72,10 +75,12 @@ class Step {
  private:
   friend class Session;
   explicit Step(std::unique_ptr<internal::StepState> state);
+  void finish(std::span<const Pos> keep);
   std::unique_ptr<internal::StepState> state_;
 };
 
-// One sequence as it was: holds on its pages, independent of the session (not of the memory). Nothing is copied.
+// One sequence as it was: holds on its pages, independent of the session (not of the memory).
+// Nothing is copied.
 class Snapshot {
  public:
   Snapshot(Snapshot&&) noexcept;
@@ -83,10 +88,11 @@ class Snapshot {
   ~Snapshot();
 
   Pos length() const;
-  bool is_derived() const;  // re-encoded with loss, imported, or made under another arithmetic: not the real thing
+  bool is_derived() const;  // re-encoded with loss, imported, or made under another arithmetic: not
+                            // the real thing
   const ModelSpec& spec() const;
   const Scheme& scheme() const;
-  View view(SlotId slot) const;  // one run of no new positions; for decode() and copying
+  View view(SlotId slot) const;       // one run of no new positions; for decode() and copying
   Pos first_kept(SlotId slot) const;  // positions [sinks, first_kept) are gone; 0 without a window
 
  private:
@@ -114,15 +120,15 @@ class Session {
   std::span<const SlotId> slots() const;
 
   // Sequences.
-  SeqId start();              // an empty one
-  SeqId fork(SeqId seq);      // shares every page; copies nothing
+  SeqId start();          // an empty one
+  SeqId fork(SeqId seq);  // shares every page; copies nothing
   void drop(SeqId seq);
   Pos length(SeqId seq) const;
   bool is_derived(SeqId seq) const;
 
-  // Checks every precondition and reserves every page of every group. One step is open at a time; a sequence appears once;
-  // truncate, drop and fork of its sequences wait until it ends. BadInput past a slot's max_positions, NoSpace when memory
-  // is used up; in both cases nothing has changed.
+  // Checks every precondition and reserves every page of every group. One step is open at a time; a
+  // sequence appears once; truncate, drop and fork of its sequences wait until it ends. BadInput
+  // past a slot's max_positions, NoSpace when memory is used up; in both cases nothing has changed.
   Result<Step> plan(std::span<const Run> batch, Round round = Round::no);
   Result<Step> plan(std::initializer_list<Run> batch, Round round = Round::no) {
     return plan(std::span(batch.begin(), batch.size()), round);
@@ -130,21 +136,26 @@ class Session {
 
   // A sequence can be cut to `length` iff every slot still holds what a query at `length` sees.
   bool can_truncate(SeqId seq, Pos length) const;
-  Result<void> truncate(SeqId seq, Pos length);  // BadInput when it cannot be cut there; nothing has changed
+  Result<void> truncate(SeqId seq,
+                        Pos length);  // BadInput when it cannot be cut there; nothing has changed
 
   Snapshot snapshot(SeqId seq) const;
-  // Another session's sequence (or this one's). Pages are shared where memory and layout are the same, copied where only
-  // those differ, re-encoded where only the scheme differs (then it is derived unless nothing was lost). Mismatch when the
-  // model's identity or geometry differs.
+  // Another session's sequence (or this one's). Pages are shared where memory and layout are the
+  // same; else records are copied where the encoding is the same and re-encoded where it differs
+  // (the sequence is derived then: a run under this session's scheme would have computed other
+  // numbers). Mismatch when the model or its geometry differs.
   Result<SeqId> adopt(const Snapshot& snapshot);
 
-  // A sequence whose records come from elsewhere (a file): reserves the pages for `length` positions, of which a slot holds
-  // what its retention keeps from first_kept[slot] on. `place` then fills records; nothing is visible before commit.
+  // A sequence whose records come from elsewhere (a file): reserves the pages for `length`
+  // positions, of which slot i holds its sinks and those from first_kept[i] on (BadInput where no
+  // sequence of that slot can look so). Arrival::place then fills in the records; nothing is
+  // visible before its commit.
   class Arrival;
-  Result<Arrival> arrive(Pos length, std::span<const Pos> first_kept, bool derived);
+  Result<Arrival> arrive(Pos length, std::span<const Pos> first_kept);
 
   // Bytes.
-  uint64_t bytes_for(Pos tokens) const;  // live bytes of a fresh unshared sequence, however it was built
+  uint64_t bytes_for(
+      Pos tokens) const;  // live bytes of a fresh unshared sequence, however it was built
   uint64_t peak_bytes_for(Pos tokens, Pos longest_run) const;  // bounds every moment of building it
   SessionUse use() const;
 
@@ -160,10 +171,13 @@ class Session::Arrival {
   Arrival(Arrival&&) noexcept;
   Arrival& operator=(Arrival&&) noexcept;
   ~Arrival();
-  // Dense records of one plane, [count, heads, record], for positions [first, first + count) of the sequence; positions that
-  // the slot does not hold are skipped. Calls for different positions or planes may run at once.
-  void place(SlotId slot, FamilyId family, size_t plane, Pos first, Pos count, const std::byte* records);
-  SeqId commit();  // every position must have been placed; that is the caller's promise
+  // Dense records of one plane, [count, heads, record], for positions [first, first + count) of the
+  // sequence; positions that the slot does not hold are skipped. Calls for different positions or
+  // planes may run at once.
+  void place(
+      SlotId slot, FamilyId family, size_t plane, Pos first, Pos count, const std::byte* records);
+  void mark_derived();
+  SeqId commit();  // every held position must have been placed; that is the caller's promise
 
  private:
   friend class Session;
@@ -173,7 +187,10 @@ class Session::Arrival {
 };
 
 // `memory` outlives the session. `registry` is kept by reference.
-Result<Session> open_session(ModelSpec spec, Scheme scheme, Memory& memory, SessionOptions options = {},
+Result<Session> open_session(ModelSpec spec,
+                             Scheme scheme,
+                             Memory& memory,
+                             SessionOptions options = {},
                              const Registry& registry = builtin());
 
 }  // namespace cairn

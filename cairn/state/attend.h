@@ -1,7 +1,7 @@
 // Attention over the pages a step shows, in their encoded form: the one loop.
 //
-// Every result is defined to the last bit (docs/numbers.md) and does not depend on the batch, the run lengths, the page
-// size, the number of parts or the target.
+// Every result is defined to the last bit (docs/numbers.md) and does not depend on the batch, the
+// run lengths, the page size, the number of parts or the target.
 #ifndef CAIRN_STATE_ATTEND_H_
 #define CAIRN_STATE_ATTEND_H_
 
@@ -16,27 +16,29 @@ namespace cairn {
 
 // Query heads share key heads in order: query head h reads key head h / (query_heads / key_heads).
 struct Queries {
-  const float* data = nullptr;    // [rows, query_heads, key width], rows as in the batch
-  uint32_t heads = 0;             // query heads: a multiple of the slot's key heads
-  ptrdiff_t row_stride = 0;       // floats; 0: dense
-  ptrdiff_t head_stride = 0;      // floats; 0: dense
-  float scale = 0;                // of the scores; 0: 1 / sqrt(key width)
+  const float* data = nullptr;  // [rows, query_heads, key width], rows as in the batch
+  uint32_t heads = 0;           // query heads: a multiple of the slot's key heads
+  ptrdiff_t row_stride = 0;     // floats; 0: dense
+  ptrdiff_t head_stride = 0;    // floats; 0: dense
+  float scale = 0;              // of the scores; 0: 1 / sqrt(key width)
 };
 
 struct Attended {
-  float* data = nullptr;          // [rows, query_heads, value width]
-  ptrdiff_t row_stride = 0;       // floats; 0: dense
-  ptrdiff_t head_stride = 0;      // floats; 0: dense
-  float* log_sum_exp = nullptr;   // [rows, query_heads], natural log, of the scaled scores; may be null
+  float* data = nullptr;      // [rows, query_heads, value width]
+  ptrdiff_t row_stride = 0;   // floats; 0: dense
+  ptrdiff_t head_stride = 0;  // floats; 0: dense
+  float* log_sum_exp =
+      nullptr;  // [rows, query_heads], natural log, of the scaled scores; may be null
 };
 
-// Causal within the runs, windows and sinks by the slot's retention. Every row sees at least itself.
-// Part `part.index` of `part.count`: the parts may run at once or one after the other, in any order, on any threads; all
-// parts of one call end before the next call on the same step begins. NaN in what a row sees gives NaN in that row.
+// Causal within the runs, windows and sinks by the slot's retention. Every row sees at least
+// itself. Part `part.index` of `part.count`: the parts may run at once or one after the other, in
+// any order, on any threads; all parts of one call end before the next call on the same step
+// begins. NaN in what a row sees gives NaN in that row.
 void attend(const View& view, const Queries& queries, const Attended& out, Part part = {});
 
-// Scratch that the parts of a call share; owned by a session (or a snapshot's reader) and reused from call to call, so
-// that nothing is allocated once it has grown.
+// Scratch that the parts of a call share; owned by a session (or a snapshot's reader) and reused
+// from call to call, so that nothing is allocated once it has grown.
 class AttendWorkspace {
  public:
   AttendWorkspace();

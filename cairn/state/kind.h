@@ -12,7 +12,8 @@
 
 namespace cairn {
 
-// A vector that a layer stores per position and head. What attention does with it decides how a page lays it out.
+// A vector that a layer stores per position and head. What attention does with it decides how a
+// page lays it out.
 struct Family {
   FamilyId id;  // in files for ever
   std::string_view name;
@@ -33,7 +34,7 @@ struct SlotSpec;
 struct StateKind {
   KindId id;  // in files for ever
   std::string_view name;
-  std::span<const Family* const> families;       // those a slot of this kind may have, in storage order
+  std::span<const Family* const> families;  // those a slot of this kind may have, in storage order
   Result<void> (*validate)(const SlotSpec& slot);  // BadInput names what is wrong
 };
 
@@ -53,10 +54,10 @@ inline constexpr FamilyId kValue = kValueFamily.id;
 
 // Keys and values of grouped-query attention.
 struct AttentionShape {
-  uint32_t heads = 0;         // key-value heads
-  uint32_t head_dim = 0;      // a multiple of 8
-  uint32_t value_dim = 0;     // 0: as head_dim
-  Pos window = 0;             // 0: a query sees everything
+  uint32_t heads = 0;      // key-value heads
+  uint32_t head_dim = 0;   // a multiple of 8
+  uint32_t value_dim = 0;  // 0: as head_dim
+  Pos window = 0;          // 0: a query sees everything
   Pos sinks = 0;
   Pos rewind = 256;
   Pos max_positions = 0;

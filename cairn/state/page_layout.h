@@ -1,11 +1,13 @@
-// A page's bytes: [slot][family][plane][head], and inside that records by position or words by position.
+// A page's bytes: [slot][family][plane][head], and inside that records by position or words by
+// position.
 //
 //   page of a group with slots 3, 7 (attention, f16, 2 heads, 64 positions):
 //     slot 3 | key   | values | head 0: [word][position] | head 1 ...
 //            | value | values | head 0: [position][record] | head 1 ...
 //     slot 7 | ...
 //
-// Every plane of every head starts 64-byte aligned. The layout is a function of the slots, their codecs and the page size.
+// Every plane of every head starts 64-byte aligned. The layout is a function of the slots, their
+// codecs and the page size.
 #ifndef CAIRN_STATE_PAGE_LAYOUT_H_
 #define CAIRN_STATE_PAGE_LAYOUT_H_
 
@@ -36,8 +38,8 @@ struct FamilyPlace {
   Records records(std::byte* page, uint32_t head, uint32_t first, uint32_t count) const {
     Records run{.first = first, .count = count, .capacity = capacity};
     for (size_t i = 0; i < planes.size(); ++i)
-      run.planes[i] = {page + planes[i].offset + head * planes[i].head_bytes, planes[i].position_stride,
-                       planes[i].word_stride};
+      run.planes[i] = {page + planes[i].offset + head * planes[i].head_bytes,
+                       planes[i].position_stride, planes[i].word_stride};
     return run;
   }
   uint32_t capacity = 0;  // positions of a page
@@ -60,15 +62,26 @@ struct PageLayout {
 };
 
 // codecs[i][j] belongs to slots[i].families[j].
-PageLayout make_page_layout(std::span<const SlotSpec* const> slots, const std::vector<std::vector<Codec>>& codecs,
+PageLayout make_page_layout(std::span<const SlotSpec* const> slots,
+                            const std::vector<std::vector<Codec>>& codecs,
                             uint32_t page_positions);
 
-// Moves `count` records of one plane and head between a page, from position `first`, and dense records
-// (record_bytes each, at `dense_stride` bytes apart), whatever the page's layout.
-void copy_out(const PlanePlace& plane, uint32_t head, const std::byte* page, uint32_t first, uint32_t count,
-              std::byte* dense, size_t dense_stride);
-void copy_in(const PlanePlace& plane, uint32_t head, std::byte* page, uint32_t first, uint32_t count,
-             const std::byte* dense, size_t dense_stride);
+// Moves `count` records of one plane and head between a page, from position `first`, and dense
+// records (record_bytes each, at `dense_stride` bytes apart), whatever the page's layout.
+void copy_out(const PlanePlace& plane,
+              uint32_t head,
+              const std::byte* page,
+              uint32_t first,
+              uint32_t count,
+              std::byte* dense,
+              size_t dense_stride);
+void copy_in(const PlanePlace& plane,
+             uint32_t head,
+             std::byte* page,
+             uint32_t first,
+             uint32_t count,
+             const std::byte* dense,
+             size_t dense_stride);
 
 }  // namespace cairn
 

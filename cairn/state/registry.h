@@ -1,4 +1,5 @@
-// THE list of kinds, and the registry: one value that says which encodings and kinds exist. Its id is written into files.
+// THE list of kinds, and the registry: one value that says which encodings and kinds exist. Its id
+// is written into files.
 #ifndef CAIRN_STATE_REGISTRY_H_
 #define CAIRN_STATE_REGISTRY_H_
 

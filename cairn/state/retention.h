@@ -10,9 +10,11 @@
 namespace cairn {
 
 struct Retention {
-  Pos window = 0;    // a query sees itself and the window - 1 positions before it; 0: it sees everything
-  Pos sinks = 0;     // the first positions, seen by every query; only with a window
-  Pos rewind = 256;  // positions kept beyond the window, so that a turn can be redone; only with a window
+  Pos window =
+      0;  // a query sees itself and the window - 1 positions before it; 0: it sees everything
+  Pos sinks = 0;  // the first positions, seen by every query; only with a window
+  Pos rewind =
+      256;  // positions kept beyond the window, so that a turn can be redone; only with a window
   auto operator<=>(const Retention&) const = default;
 
   bool keeps_all() const { return window == 0; }
@@ -36,7 +38,8 @@ struct Retention {
     return length - window - rewind;
   }
 
-  // The first position beyond the sinks that a sequence must hold to go on from `length`: the next query sees it.
+  // The first position beyond the sinks that a sequence must hold to go on from `length`: the next
+  // query sees it.
   Pos first_needed(Pos length) const {
     if (keeps_all() || length < window) return 0;
     return length - window + 1;

@@ -1,6 +1,7 @@
 // What a step shows of one slot: per run its pages, the new positions included, and who sees what.
 //
-// A view is borrowed from its step (or snapshot), costs nothing to make, and is valid until the step ends.
+// A view is borrowed from its step (or snapshot), costs nothing to make, and is valid until the
+// step ends.
 #ifndef CAIRN_STATE_VIEW_H_
 #define CAIRN_STATE_VIEW_H_
 
@@ -14,7 +15,8 @@ namespace cairn {
 
 class AttendWorkspace;  // attend.h
 
-// One run of the batch: positions [first, first + count) of a sequence, at rows [row, row + count) of the batch.
+// One run of the batch: positions [first, first + count) of a sequence, at rows [row, row + count)
+// of the batch.
 struct RunView {
   PageMap pages;
   Pos first = 0;
@@ -31,8 +33,8 @@ struct View {
   AttendWorkspace* workspace = nullptr;  // of the step
 };
 
-// Decodes positions [first, first + count) of one run's sequence into out: [count, heads, width], dense.
-// The positions must be held (for windows: sinks, or not yet dropped).
+// Decodes positions [first, first + count) of one run's sequence into out: [count, heads, width],
+// dense. The positions must be held (for windows: sinks, or not yet dropped).
 void decode(const View& view, size_t run, FamilyId family, Pos first, Pos count, float* out);
 
 }  // namespace cairn
