@@ -1,7 +1,8 @@
 // The operating system behind one door: files and folders as Cairn uses them.
 //
-// Implementations: posix_fs (the real one), memory_fs (tests, embedders), faulty_fs (tests: the n-th call fails, and what
-// was not synced is lost). Offsets and lengths are bytes. Messages name the path first.
+// Implementations: posix_fs (the real one), memory_fs (tests, embedders), faulty_fs (tests: the
+// n-th call fails, and what was not synced is lost). Offsets and lengths are bytes. Messages name
+// the path first.
 #ifndef CAIRN_IO_FILE_H_
 #define CAIRN_IO_FILE_H_
 
@@ -18,7 +19,8 @@ namespace cairn {
 
 enum class Access {
   buffered,  // through the page cache
-  direct,    // around it where the file system allows (File::is_direct says so); offsets, lengths and addresses in 4 KiB
+  direct,  // around it where the file system allows (File::is_direct says so); offsets, lengths and
+           // addresses in 4 KiB
 };
 inline constexpr uint64_t kDirectAlignment = 4096;
 
@@ -31,18 +33,25 @@ class File {
   virtual Result<uint64_t> size() = 0;
   // Fills `out` from `offset`; returns the bytes read, fewer than asked only at the file's end.
   virtual Result<size_t> read_at(uint64_t offset, std::span<std::byte> out) = 0;
-  virtual Result<void> write_at(uint64_t offset, std::span<const std::byte> bytes) = 0;  // all or an error; extends
+  virtual Result<void> write_at(uint64_t offset,
+                                std::span<const std::byte> bytes) = 0;  // all or an error; extends
   virtual Result<void> sync() = 0;  // contents and length survive a power cut once it returns
 };
 
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  virtual Result<std::unique_ptr<File>> open_read(const std::string& path, Access access = Access::buffered) = 0;
-  // A new file, mode 0600; BadInput if the path exists.
+  virtual Result<std::unique_ptr<File>> open_read(const std::string& path,
+                                                  Access access = Access::buffered) = 0;
+  // A new file, mode 0600; BadInput if the path exists. Until it is closed, its maker is known to
+  // be alive.
   virtual Result<std::unique_ptr<File>> create(const std::string& path) = 0;
-  virtual Result<void> rename(const std::string& from, const std::string& to) = 0;  // replaces `to` whole
+  virtual Result<void> rename(const std::string& from,
+                              const std::string& to) = 0;  // replaces `to` whole
   virtual Result<void> remove(const std::string& path) = 0;
+  // Removes a file unless the process that created it still has it open: what a killed writer left
+  // behind. True when the file is gone; false where it is in use or the file system cannot tell.
+  virtual bool remove_abandoned(const std::string& path) = 0;
   virtual Result<void> sync_folder(const std::string& path) = 0;  // names in it survive a power cut
   virtual bool exists(const std::string& path) = 0;
   virtual Result<std::vector<std::string>> list(const std::string& folder) = 0;  // names, sorted
@@ -50,7 +59,8 @@ class FileSystem {
 
 FileSystem& posix_fs();
 
-std::string folder_of(const std::string& path);  // "." when the path has none
+std::string folder_of(const std::string& path);     // "." when the path has none
+std::string file_name_of(const std::string& path);  // what follows the last slash
 
 }  // namespace cairn
 
