@@ -1,4 +1,5 @@
-// THE list of encodings: declare a row and list it, on two adjacent lines; nothing else enumerates them.
+// THE list of encodings: declare a row and list it, on two adjacent lines; nothing else enumerates
+// them.
 #ifndef CAIRN_ENCODINGS_REGISTRY_H_
 #define CAIRN_ENCODINGS_REGISTRY_H_
 

@@ -1,9 +1,10 @@
-// The softmax of attention in blocks and its joins: what no encoding knows. Order of operations: docs/numbers.md.
+// The softmax of attention in blocks and its joins: what no encoding knows. Order of operations:
+// docs/numbers.md.
 //
-// A block is what a query row sees of 256 consecutive positions (counted from position 0): one or two ascending ranges
-// (sinks, then the window). Scores are in base 2. A partial result is (m, l, o): the maximum, the sum of weights
-// E(s - m), and the weighted sum of values. Partial results are joined left to right inside segments of 1,024 positions,
-// and segments left to right.
+// A block is what a query row sees of 256 consecutive positions (counted from position 0): one or
+// two ascending ranges (sinks, then the window). Scores are in base 2. A partial result is (m, l,
+// o): the maximum, the sum of weights E(s - m), and the weighted sum of values. Partial results are
+// joined left to right inside segments of 1,024 positions, and segments left to right.
 #ifndef CAIRN_KERNELS_SOFTMAX_H_
 #define CAIRN_KERNELS_SOFTMAX_H_
 
@@ -30,13 +31,15 @@ struct Softmax {
 };
 
 struct SoftmaxFunctions {
-  // scores[i] is the score of position first + i, for a block that starts at position `first` (a multiple of 256). Reads the
-  // scores inside the ranges, replaces them by weights E(s - m), and returns (m, l). Ranges ascend, do not overlap, and lie
-  // in [first, first + 256); at least one is not empty.
+  // scores[i] is the score of position first + i, for a block that starts at position `first` (a
+  // multiple of 256). Reads the scores inside the ranges, replaces them by weights E(s - m), and
+  // returns (m, l). Ranges ascend, do not overlap, and lie in [first, first + 256); at least one is
+  // not empty.
   Softmax (*block)(float* scores, Pos first, Range a, Range b);
 
   // running <- running joined with part; `width` numbers of o each.
-  void (*join)(Softmax& running, float* running_o, const Softmax& part, const float* part_o, uint32_t width);
+  void (*join)(
+      Softmax& running, float* running_o, const Softmax& part, const float* part_o, uint32_t width);
 
   // o * (1 / l) into out; zeros when l is 0.
   void (*normalize)(const Softmax& total, const float* o, float* out, uint32_t width);
@@ -47,7 +50,8 @@ const SoftmaxFunctions& softmax_functions();  // for the target in use
 // E(x) = 2^x for x <= 0: the scalar definition. Exactly 1 at 0, +0 below -64, NaN for NaN.
 float exp2_nonpositive(float x);
 
-// Natural log of the sum of exp of all scores: (m + log2 l) * ln 2. Minus infinity when nothing was seen.
+// Natural log of the sum of exp of all scores: (m + log2 l) * ln 2. Minus infinity when nothing was
+// seen.
 float log_sum_exp(const Softmax& total);
 
 }  // namespace cairn
