@@ -1,0 +1,54 @@
+// What an architecture is: the slots its layers need, and a function that builds its graph.
+// models/model.h runs it.
+#ifndef CAIRN_MODELS_NETWORK_H_
+#define CAIRN_MODELS_NETWORK_H_
+
+#include <ggml.h>
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "cairn/models/state_ops.h"
+#include "cairn/models/weights.h"
+
+namespace cairn {
+
+// A forward pass in the making: the graph, its inputs, and the steps that architectures share.
+struct GraphBuilder {
+  ggml_context* context;
+  ggml_cgraph* graph;
+  StateOps& state;
+  ggml_tensor* tokens;     // i32 [rows]
+  ggml_tensor* positions;  // i32 [rows], each row's place in its own sequence
+  ggml_tensor* wanted;     // i32: the rows whose logits are wanted; null: none
+
+  ggml_tensor* rms_norm(ggml_tensor* x, ggml_tensor* weight, float epsilon);
+  // [heads * width, rows] as [width, heads, rows]
+  ggml_tensor* as_heads(ggml_tensor* x, int64_t width, int64_t heads);
+  // Writes a slot's new records; added to the graph even where nobody attends.
+  ggml_tensor* write(SlotId slot, ggml_tensor* key, ggml_tensor* value);
+  ggml_tensor* attend(SlotId slot, ggml_tensor* query, ggml_tensor* written, float scale = 0);
+};
+
+class Network {
+ public:
+  virtual ~Network() = default;
+  virtual uint32_t vocabulary() const = 0;  // logits of a row
+  virtual Pos context_length() const = 0;   // positions the model was trained for
+  virtual std::vector<SlotSpec> slots() const = 0;
+  virtual size_t max_nodes() const = 0;  // of a graph, generously
+  // Writes every slot. Returns logits [vocabulary, wanted], or null when none are wanted.
+  virtual ggml_tensor* build(GraphBuilder& builder) const = 0;
+};
+
+struct Architecture {
+  std::string_view name;  // as "general.architecture" spells it
+  // Reads hyperparameters and tensors; the network refers to `weights`, which outlives it.
+  Result<std::unique_ptr<Network>> (*make)(Weights& weights);
+};
+
+}  // namespace cairn
+
+#endif  // CAIRN_MODELS_NETWORK_H_
