@@ -1,11 +1,11 @@
 // Memory: the bytes that states live in. Made by the caller, shared by any number of sessions and
 // caches, outlives them.
 //
-// An arena hands out slabs (anonymous mappings, 2 MiB aligned, huge pages asked for); a pool cuts
-// slabs into equal pages. The byte limit counts slabs, so what the process really holds stays under
-// it. When the limit is met, empty slabs of other pools are returned first, then the reclaimer is
-// asked to let go of pages nobody needs, and only then a take fails with NoSpace, having changed
-// nothing.
+// A pool reserves address space in slabs (anonymous mappings, 2 MiB aligned, huge pages asked for)
+// and cuts them into equal pages. The byte limit counts committed pages: those held, and those
+// given back but still backed by memory for the next taker. When the limit is met, pages of the
+// second sort are returned to the system, whatever pool they are of; then the reclaimer is asked to
+// let go of pages nobody needs; only then a take fails with NoSpace, having changed nothing.
 //
 // A page is held by PageRefs; the last one to go gives it back. Everything here is thread-safe; one
 // PageRef is not.
@@ -77,29 +77,31 @@ class PagePool {
   friend class Memory;
   friend class PageRef;
   PagePool(Memory& memory, uint64_t page_bytes);
-  PageRef take_free();  // empty when no page is free
   void give_back(internal::PageRecord* page) noexcept;
   // With the memory's lock held:
-  Result<void> add_slab(uint64_t room_bytes);
-  uint64_t return_empty_slabs() noexcept;  // bytes returned to the system
+  PageRef hold(std::vector<internal::PageRecord*>& list);
+  Result<void> add_slab();
+  uint64_t decommit() noexcept;  // bytes returned to the system
 
   Memory& memory_;
   const uint64_t page_bytes_;
+  const uint64_t stride_bytes_;  // between pages of a slab; what a page counts against the limit
   std::vector<std::unique_ptr<internal::Slab>> slabs_;
-  std::vector<internal::PageRecord*>
-      free_;  // capacity for every page, so that giving back cannot fail
+  // Capacity for every page in both, so that giving back cannot fail.
+  std::vector<internal::PageRecord*> free_;   // committed
+  std::vector<internal::PageRecord*> fresh_;  // not backed by memory
 };
 
 struct MemoryOptions {
-  uint64_t max_bytes = uint64_t{1} << 40;  // of slabs; the default is "as much as the machine has"
+  uint64_t max_bytes = uint64_t{1} << 40;  // of committed pages; default: all the machine has
 };
 
 struct MemoryUse {
   uint64_t limit_bytes = 0;
-  uint64_t arena_bytes = 0;   // slabs held from the operating system; never more than the limit
-  uint64_t live_bytes = 0;    // pages that somebody holds
-  uint64_t shared_bytes = 0;  // of those, pages with more than one hold
-  uint64_t free_bytes = 0;    // arena_bytes - live_bytes
+  uint64_t committed_bytes = 0;  // never more than the limit
+  uint64_t live_bytes = 0;       // pages that somebody holds
+  uint64_t shared_bytes = 0;     // of those, pages with more than one hold
+  uint64_t free_bytes = 0;       // committed, not live
   uint64_t live_pages = 0;
 };
 
@@ -119,22 +121,22 @@ class Memory {
   using Reclaimer = std::function<uint64_t(uint64_t wanted_bytes)>;
   void set_reclaimer(Reclaimer reclaimer);
 
-  uint64_t
-  trim();  // returns slabs without a held page to the system; happens by itself before NoSpace
+  // Returns committed pages that nobody holds to the system, and says how many bytes. Happens by
+  // itself before NoSpace.
+  uint64_t trim();
 
   MemoryUse use() const;
 
  private:
   friend class PagePool;
-  Result<void> grow(PagePool& pool);  // sees to it that a page of the pool is free
   uint64_t trim_locked();
 
   const MemoryOptions options_;
-  mutable std::mutex
-      mutex_;  // guards everything below and the pools' lists; never held across the reclaimer
+  // Guards everything below and the pools' lists; never held across the reclaimer.
+  mutable std::mutex mutex_;
   std::map<uint64_t, std::unique_ptr<PagePool>> pools_;  // by page bytes
   Reclaimer reclaimer_;
-  uint64_t arena_bytes_ = 0;
+  uint64_t committed_bytes_ = 0;
 };
 
 }  // namespace cairn
