@@ -370,23 +370,27 @@ class Worker {
   template <class F>
   void each_page(const FamilyPlace& place, Range piece, F f) const {
     const uint32_t page_positions = call_.view.page_positions;
-    const Pos newest_page = (item_.run->first + item_.run->count - 1) / page_positions;
     for (Pos position = piece.begin; position < piece.end;) {
       const Pos page = position / page_positions;
       const auto first = static_cast<uint32_t>(position % page_positions);
       const auto count =
           static_cast<uint32_t>(std::min<Pos>(piece.end - position, page_positions - first));
       Records records = place.records(item_.run->pages.page(page), item_.head, first, count);
-      const Pos ahead = page + kBlockPositions / page_positions;
-      if (ahead <= newest_page) {
-        const std::byte* next = item_.run->pages.page(ahead);
-        for (size_t i = 0; i < place.planes.size(); ++i)
-          records.planes[i].next =
-              next + place.planes[i].offset + item_.head * place.planes[i].head_bytes;
-      }
+      point_ahead(place, position + kBlockPositions, records);
       f(records, position);
       position += count;
     }
+  }
+
+  // Lets kernels ask early for what the next block reads, if the item sees it.
+  void point_ahead(const FamilyPlace& place, Pos position, Records& records) const {
+    const auto page = position / call_.view.page_positions;
+    const Pos begin = page * call_.view.page_positions;
+    if (begin < seen_.recent.begin || begin >= seen_.recent.end) return;
+    const std::byte* bytes = item_.run->pages.page(page);
+    for (size_t i = 0; i < place.planes.size(); ++i)
+      records.planes[i].next =
+          bytes + place.planes[i].offset + item_.head * place.planes[i].head_bytes;
   }
 
   void score(QuerySpan queries, Range piece) const {

@@ -1,0 +1,136 @@
+// c[row][column] += sum over steps of a[row][step] * b[step][column], in ascending steps: the inner
+// loop of scores (steps are dimensions, columns positions) and of weighted sums (steps are
+// positions, columns dimensions). Every element is one chain of fma, whatever the tiling.
+//
+// `Words` says what b is made of: kBytes per element, and load(d, pointer) -> a vector of f32.
+// Included once per target: between hwy/highway.h and the file's own HWY_NAMESPACE code.
+#if defined(CAIRN_KERNELS_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef CAIRN_KERNELS_TILE_INL_H_
+#undef CAIRN_KERNELS_TILE_INL_H_
+#else
+#define CAIRN_KERNELS_TILE_INL_H_
+#endif
+
+#include <cstddef>
+
+#include "hwy/highway.h"
+
+#if !CAIRN_NO_SIMD
+HWY_BEFORE_NAMESPACE();
+namespace cairn::HWY_NAMESPACE {
+
+struct Product {
+  const float* a;
+  size_t a_stride;  // floats between rows; steps are adjacent
+  size_t rows;
+  const std::byte* b;
+  size_t b_stride;  // bytes between steps; columns are adjacent
+  size_t steps;
+  const std::byte* next;  // what b will be next time; null: unknown
+  float* c;
+  size_t c_stride;  // floats between rows
+  bool from_zero;   // c is overwritten instead of added to
+};
+
+// Rows x vectors of c stay in registers: 12 of AVX2's 16, 24 of 32 elsewhere.
+inline constexpr bool kManyRegisters = HWY_TARGET != HWY_AVX2;
+
+// One tile: kRows rows from `row`, kVectors vectors from `column`.
+template <size_t kRows, size_t kVectors, bool kPrefetch, class Words, class D>
+HWY_NOINLINE void multiply_tile(D d, const Product& p, size_t row, size_t column) {
+  using V = hwy::HWY_NAMESPACE::Vec<D>;
+  namespace hn = hwy::HWY_NAMESPACE;
+  constexpr size_t kLanes = hn::MaxLanes(D());
+  constexpr size_t kTileBytes = kVectors * kLanes * Words::kBytes;
+  constexpr size_t kLine = 64;
+  const float* HWY_RESTRICT a = p.a + row * p.a_stride;
+  const std::byte* HWY_RESTRICT b = p.b + column * Words::kBytes;
+  const std::byte* next = kPrefetch ? p.next + column * Words::kBytes : nullptr;
+  float* HWY_RESTRICT c = p.c + row * p.c_stride + column;
+
+  V sums[kRows][kVectors];
+  HWY_UNROLL(8)
+  for (size_t r = 0; r < kRows; ++r) HWY_UNROLL(8)
+  for (size_t v = 0; v < kVectors; ++v)
+    sums[r][v] = p.from_zero ? hn::Zero(d) : hn::LoadU(d, c + r * p.c_stride + v * kLanes);
+
+  for (size_t step = 0; step < p.steps; ++step) {
+    if constexpr (kPrefetch) {
+      HWY_UNROLL(4)
+      for (size_t line = 0; line < kTileBytes; line += kLine) __builtin_prefetch(next + line, 0, 2);
+      next += p.b_stride;
+    }
+    // What is fewer is loaded first: the other order needs more registers than AVX2 has.
+    if constexpr (kRows < kVectors) {
+      V factors[kRows];
+      HWY_UNROLL(8)
+      for (size_t r = 0; r < kRows; ++r) factors[r] = hn::Set(d, a[r * p.a_stride + step]);
+      HWY_UNROLL(8)
+      for (size_t v = 0; v < kVectors; ++v) {
+        const V x = Words::load(d, b + v * kLanes * Words::kBytes);
+        HWY_UNROLL(8)
+        for (size_t r = 0; r < kRows; ++r) sums[r][v] = hn::MulAdd(x, factors[r], sums[r][v]);
+      }
+    } else {
+      V x[kVectors];
+      HWY_UNROLL(8)
+      for (size_t v = 0; v < kVectors; ++v) x[v] = Words::load(d, b + v * kLanes * Words::kBytes);
+      HWY_UNROLL(8)
+      for (size_t r = 0; r < kRows; ++r) {
+        const V factor = hn::Set(d, a[r * p.a_stride + step]);
+        HWY_UNROLL(8)
+        for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(x[v], factor, sums[r][v]);
+      }
+    }
+    b += p.b_stride;
+  }
+  HWY_UNROLL(8)
+  for (size_t r = 0; r < kRows; ++r) HWY_UNROLL(8)
+  for (size_t v = 0; v < kVectors; ++v) hn::StoreU(sums[r][v], d, c + r * p.c_stride + v * kLanes);
+}
+
+// kRows rows, columns [begin, end): a multiple of the lanes.
+template <size_t kRows, size_t kVectors, class Words, class D>
+HWY_INLINE void multiply_rows(D d, const Product& p, size_t row, size_t begin, size_t end) {
+  constexpr size_t kColumns = kVectors * hwy::HWY_NAMESPACE::MaxLanes(D());
+  constexpr size_t kLineMask = 63;
+  for (; begin + kColumns <= end; begin += kColumns) {
+    // Each line is asked for once: by the first rows, at its first column. With many rows the
+    // hardware's own prefetch has time enough.
+    if (kRows <= 4 && row == 0 && p.next != nullptr && ((begin * Words::kBytes) & kLineMask) == 0)
+      multiply_tile<kRows, kVectors, kRows <= 4, Words>(d, p, row, begin);
+    else
+      multiply_tile<kRows, kVectors, false, Words>(d, p, row, begin);
+  }
+  if constexpr (kVectors > 1) multiply_rows<kRows, kVectors / 2, Words>(d, p, row, begin, end);
+}
+
+// Columns [begin, end): a multiple of the lanes.
+template <class Words, class D>
+void multiply(D d, const Product& p, size_t begin, size_t end) {
+  for (size_t row = 0; row < p.rows;) {
+    const size_t rest = p.rows - row;
+    if (rest == 4 || rest == 7 || rest == 8) {
+      multiply_rows<4, kManyRegisters ? 4 : 2, Words>(d, p, row, begin, end);
+      row += 4;
+    } else if (rest >= 6) {
+      multiply_rows<6, kManyRegisters ? 4 : 2, Words>(d, p, row, begin, end);
+      row += 6;
+    } else if (rest >= 3) {
+      multiply_rows<3, 4, Words>(d, p, row, begin, end);
+      row += 3;
+    } else if (rest == 2) {
+      multiply_rows<2, 4, Words>(d, p, row, begin, end);
+      row += 2;
+    } else {
+      multiply_rows<1, 8, Words>(d, p, row, begin, end);
+      row += 1;
+    }
+  }
+}
+
+}  // namespace cairn::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // !CAIRN_NO_SIMD
+
+#endif  // per-target include guard
