@@ -1,0 +1,54 @@
+// Reuse changes no bit: on the tiny model, for every state encoding, page size and kernel target.
+// (tests/models_real does the same with a real one.)
+#include "tests/models/reuse.h"
+
+#include <gtest/gtest.h>
+
+#include "cairn/kernels/dispatch.h"
+#include "tests/models/oracle_file.h"
+#include "tests/models/passes.h"
+
+namespace cairn {
+namespace {
+
+using testing::must;
+
+constexpr const char* kTiny = "tests/oracles/llama.safetensors";
+
+class TinyReuse : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::vector<int32_t> text_ = [] {
+    std::vector<int32_t> ids = testing::OracleFile(kTiny).ids("oracle.input_ids");
+    for (int i = 0; i < 170; ++i)
+      ids.push_back((i * i * 31 + 7) % 320);  // past one block of 256 positions
+    return ids;
+  }();
+};
+
+INSTANTIATE_TEST_SUITE_P(States, TinyReuse, ::testing::Values("f32", "f16", "bf16"));
+
+TEST_P(TinyReuse, ChangesNoBit) {
+  testing::ReuseTrial trial{.model_path = kTiny,
+                            .scheme = GetParam(),
+                            .text = text_,
+                            .chunks = {1, 7, 64, 256},
+                            .threads = {1, 2, 3}};
+  testing::expect_no_bit_changes(trial);
+}
+
+TEST_P(TinyReuse, ChangesNoBitWhateverThePageSizeAndTheKernels) {
+  const auto model =
+      must(load_model(kTiny, {.threads = 2, .expand = Expand::no, .cache_folder = {}}));
+  std::vector<uint64_t> hashes;
+  for (const std::string& target : kernel_targets())
+    for (const uint32_t page_positions : {64u, 8u, 1u}) {
+      must(use_kernel_target(target));
+      testing::Passes passes(*model, GetParam(), {.page_positions = page_positions});
+      hashes.push_back(testing::hash_of(passes.run_in_chunks(passes.start(), text_, 100)));
+      EXPECT_EQ(hashes.back(), hashes.front()) << target << ", pages of " << page_positions;
+    }
+  must(use_kernel_target(""));
+}
+
+}  // namespace
+}  // namespace cairn
