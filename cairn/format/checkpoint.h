@@ -1,0 +1,133 @@
+// What a checkpoint file says about itself: which model, whose conversation, how many positions,
+// how each slot is stored.
+//
+// Plain structs; docs/format.md describes the file. The format moves records and knows no kinds and
+// no encodings: names are texts here, and only the engine asks whether this build knows them.
+#ifndef CAIRN_FORMAT_CHECKPOINT_H_
+#define CAIRN_FORMAT_CHECKPOINT_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cairn/core/error.h"
+#include "cairn/core/hash.h"
+#include "cairn/core/ids.h"
+
+namespace cairn {
+
+inline constexpr uint64_t kCheckpointFormat = 1;
+
+// One array of records: a tensor [stored positions, heads, record_bytes / bytes of dtype].
+struct CheckpointPlane {
+  std::string name;
+  std::string dtype;  // as safetensors spells it
+  uint64_t record_bytes = 0;
+
+  bool operator==(const CheckpointPlane&) const = default;
+  static void fields(auto& io, auto& plane) {
+    io("name", plane.name);
+    io("dtype", plane.dtype);
+    io("record_bytes", plane.record_bytes);
+  }
+};
+
+struct CheckpointFamily {
+  std::string name;
+  std::string encoding;  // its text, parameters included
+  uint64_t heads = 0;
+  uint64_t width = 0;  // numbers per head
+  std::vector<CheckpointPlane> planes;
+
+  bool operator==(const CheckpointFamily&) const = default;
+  static void fields(auto& io, auto& family) {
+    io("name", family.name);
+    io("encoding", family.encoding);
+    io("heads", family.heads);
+    io("width", family.width);
+    io("planes", family.planes);
+  }
+};
+
+// A slot stores the positions [0, sinks) and [first_kept, length); all of [0, length) when
+// first_kept is 0.
+struct CheckpointSlot {
+  std::string kind;
+  Pos window = 0;  // 0: keeps everything
+  Pos sinks = 0;
+  Pos rewind = 0;
+  Pos max_positions = 0;  // 0: no limit
+  Pos first_kept = 0;     // 0, or beyond the sinks
+  std::vector<CheckpointFamily> families;
+
+  bool operator==(const CheckpointSlot&) const = default;
+  static void fields(auto& io, auto& slot) {
+    io("kind", slot.kind);
+    io("window", slot.window);
+    io("sinks", slot.sinks);
+    io("rewind", slot.rewind);
+    io("max_positions", slot.max_positions);
+    io("first_kept", slot.first_kept);
+    io("families", slot.families);
+  }
+};
+
+struct CheckpointInfo {
+  uint64_t format = kCheckpointFormat;
+  std::string registry;    // the registry that names kinds and encodings
+  Digest identity;         // of the weights
+  Digest tokenizer;        // zero: none
+  Digest adapter;          // zero: none
+  std::string arithmetic;  // the arithmetic id
+  std::string name_space;  // what this must not be shared across
+  bool is_derived = false;
+  std::string scheme;   // its text
+  Pos length = 0;       // positions of the sequence
+  uint64_t tokens = 0;  // ids stored: one per position, then those chosen but not yet computed
+  Digest fingerprint;   // fingerprint_of() the rest
+  std::vector<CheckpointSlot> slots;
+
+  bool operator==(const CheckpointInfo&) const = default;
+  static void fields(auto& io, auto& info) {
+    io("format", info.format);
+    io("registry", info.registry);
+    io("identity", info.identity);
+    io("tokenizer", info.tokenizer);
+    io("adapter", info.adapter);
+    io("arithmetic", info.arithmetic);
+    io("namespace", info.name_space);
+    io("derived", info.is_derived);
+    io("scheme", info.scheme);
+    io("length", info.length);
+    io("tokens", info.tokens);
+    io("fingerprint", info.fingerprint);
+    io("slots", info.slots);
+  }
+};
+
+// Who may read the bytes: SHA-256 over the JSON of `info` without what varies between files of one
+// model and scheme (registry, namespace, derived, length, tokens, fingerprint; of the slots rewind,
+// max_positions and first_kept), which is emptied.
+Digest fingerprint_of(CheckpointInfo info);
+
+// True when every slot still holds what a query at `position` sees, so that the sequence can be cut
+// there and go on.
+bool can_resume_at(const CheckpointInfo& info, Pos position);
+
+// Positions [first, first + count).
+struct PositionRun {
+  Pos first = 0;
+  Pos count = 0;
+};
+
+Pos stored_rows(const CheckpointSlot& slot, Pos length);
+// The positions of the stored rows [first_row, first_row + rows): one or two runs, ascending; an
+// unused run is empty.
+std::array<PositionRun, 2> positions_of(const CheckpointSlot& slot,
+                                        uint64_t first_row,
+                                        uint64_t rows);
+
+}  // namespace cairn
+
+#endif  // CAIRN_FORMAT_CHECKPOINT_H_

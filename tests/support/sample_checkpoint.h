@@ -1,0 +1,93 @@
+// A small checkpoint with one of everything: plain and windowed slots, records of one and of
+// several planes.
+#ifndef CAIRN_TESTS_SUPPORT_SAMPLE_CHECKPOINT_H_
+#define CAIRN_TESTS_SUPPORT_SAMPLE_CHECKPOINT_H_
+
+#include <string>
+#include <vector>
+
+#include "cairn/format/checkpoint_reader.h"
+#include "cairn/format/checkpoint_writer.h"
+
+namespace cairn {
+
+inline CheckpointInfo sample_checkpoint(Pos length) {
+  const CheckpointFamily key{.name = "key",
+                             .encoding = "f16",
+                             .heads = 2,
+                             .width = 8,
+                             .planes = {{.name = "values", .dtype = "F16", .record_bytes = 16}}};
+  const CheckpointFamily value{.name = "value",
+                               .encoding = "affine8-g8",
+                               .heads = 1,
+                               .width = 8,
+                               .planes = {{.name = "codes", .dtype = "U32", .record_bytes = 8},
+                                          {.name = "scales", .dtype = "F16", .record_bytes = 2},
+                                          {.name = "biases", .dtype = "F16", .record_bytes = 2}}};
+  CheckpointInfo info;
+  info.registry = "builtin";
+  info.identity = sha256("weights");
+  info.tokenizer = sha256("tokenizer");
+  info.arithmetic = "cairn-1/test";
+  info.name_space = "tenant \"7\"\n\u00e9";
+  info.scheme = "f16+value:affine8-g8";
+  info.length = length;
+  info.tokens = length + 1;
+  info.slots.push_back({.kind = "attention", .families = {key, value}});
+  info.slots.push_back({.kind = "window",
+                        .window = 8,
+                        .sinks = 2,
+                        .rewind = 4,
+                        .max_positions = 4096,
+                        .first_kept = length > 14 ? length - 12 : 0,
+                        .families = {key}});
+  info.fingerprint = fingerprint_of(info);
+  return info;
+}
+
+// Bytes that say where they belong.
+inline std::byte sample_byte(const CheckpointTensor& tensor, uint64_t row, uint64_t index) {
+  return static_cast<std::byte>(tensor.slot * 101 + tensor.family * 41 + tensor.plane * 17 +
+                                row * 7 + index);
+}
+
+inline RowSource sample_rows(uint64_t salt = 0) {
+  return [salt](const CheckpointTensor& tensor, uint64_t first_row, uint64_t rows,
+                std::span<std::byte> out) {
+    for (uint64_t row = 0; row < rows; ++row)
+      for (uint64_t i = 0; i < tensor.row_bytes; ++i)
+        out[row * tensor.row_bytes + i] = sample_byte(tensor, first_row + row, i + salt);
+  };
+}
+
+inline std::string file_bytes(FileSystem& fs, const std::string& path) {
+  auto file = fs.open_read(path).value();
+  std::string bytes(file->size().value(), '\0');
+  (void)file->read_at(0, std::as_writable_bytes(std::span(bytes))).value();
+  return bytes;
+}
+
+// A new file of these bytes.
+inline void put_file(FileSystem& fs, const std::string& path, std::string_view bytes) {
+  if (fs.exists(path)) (void)fs.remove(path);
+  (void)fs.create(path).value()->write_at(0, std::as_bytes(std::span(bytes)));
+}
+
+// Everything in the file, in its order; or the first error.
+inline Result<std::string> read_everything(FileSystem& fs, const std::string& path) {
+  const CheckpointReader reader = CAIRN_TRY(CheckpointReader::open(fs, path));
+  std::string data;
+  AlignedBuffer buffer;
+  for (size_t job = 0; job < reader.jobs(); ++job) {
+    const auto append = [&](const Chunk&, std::span<const std::byte> bytes) {
+      data.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    };
+    const std::vector<Chunk> damaged = CAIRN_TRY(reader.read_job(job, buffer, append));
+    if (!damaged.empty()) return tl::unexpected<Error>(reader.damage(damaged.front()));
+  }
+  return data;
+}
+
+}  // namespace cairn
+
+#endif  // CAIRN_TESTS_SUPPORT_SAMPLE_CHECKPOINT_H_
