@@ -24,7 +24,7 @@ build: ## The program, at build/cairn
 test: ## All tests but those labelled slow
 	@tools/setup.sh test
 	@$(build)
-	@ctest --test-dir build --label-exclude '(^|-)slow$$' --parallel $(JOBS) --output-on-failure --no-tests=error
+	@ctest --test-dir build --label-exclude '(^|_)slow$$' --parallel $(JOBS) --output-on-failure --no-tests=error
 
 bench: ## All benchmarks as tables; JSON=1 prints one JSON array
 	@tools/setup.sh demo $(quiet)
