@@ -1,0 +1,176 @@
+#include "bench/ceilings.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+
+#include "cairn/kernels/dispatch.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "bench/ceilings.cc"
+#include "cairn/kernels/simd.h"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace cairn::bench::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Four streams, so that the hardware has something to overlap.
+uint64_t read_all(const std::byte* from, size_t bytes) {
+  const hn::ScalableTag<uint64_t> d;
+  constexpr size_t kStreams = 4;
+  const size_t stream_bytes = bytes / kStreams / 4096 * 4096;
+  auto sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
+  for (size_t i = 0; i < stream_bytes; i += hn::Lanes(d) * 8) {
+    const auto at = [&](size_t stream) HWY_ATTR {
+      return hn::LoadU(d, reinterpret_cast<const uint64_t*>(from + stream * stream_bytes + i));
+    };
+    sum0 = hn::Add(sum0, at(0));
+    sum1 = hn::Add(sum1, at(1));
+    sum2 = hn::Add(sum2, at(2));
+    sum3 = hn::Add(sum3, at(3));
+  }
+  const auto sum = hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+// Returns how many f32 operations it did.
+double multiply_add(size_t rounds, float* result) {
+  const hn::ScalableTag<float> d;
+  const auto x = hn::Set(d, 0.999f), y = hn::Set(d, 0.001f);
+  auto a0 = hn::Set(d, 1.f), a1 = a0, a2 = a0, a3 = a0, a4 = a0, a5 = a0, a6 = a0, a7 = a0, a8 = a0,
+       a9 = a0;
+  for (size_t i = 0; i < rounds; ++i) {
+    a0 = hn::MulAdd(a0, x, y);
+    a1 = hn::MulAdd(a1, x, y);
+    a2 = hn::MulAdd(a2, x, y);
+    a3 = hn::MulAdd(a3, x, y);
+    a4 = hn::MulAdd(a4, x, y);
+    a5 = hn::MulAdd(a5, x, y);
+    a6 = hn::MulAdd(a6, x, y);
+    a7 = hn::MulAdd(a7, x, y);
+    a8 = hn::MulAdd(a8, x, y);
+    a9 = hn::MulAdd(a9, x, y);
+  }
+  const auto sum = hn::Add(hn::Add(hn::Add(a0, a1), hn::Add(a2, a3)),
+                           hn::Add(hn::Add(hn::Add(a4, a5), hn::Add(a6, a7)), hn::Add(a8, a9)));
+  *result = hn::GetLane(sum);
+  return 20.0 * static_cast<double>(rounds * hn::Lanes(d));
+}
+
+}  // namespace cairn::bench::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace cairn::bench {
+HWY_EXPORT(read_all);
+HWY_EXPORT(multiply_add);
+
+namespace {
+volatile uint64_t sink;  // keeps results from being optimized away
+void pin(uint32_t core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core % std::thread::hardware_concurrency(), &set);
+  pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
+}
+}  // namespace
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+Threads::Threads(uint32_t count) {
+  pin(0);
+  for (uint32_t i = 1; i < count; ++i) threads_.emplace_back([this, i] { serve(i); });
+}
+
+Threads::~Threads() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_over_ = true;
+    ++round_;
+  }
+  wake_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Threads::run(const std::function<void(uint32_t)>& job) {
+  working_ = static_cast<uint32_t>(threads_.size());
+  {
+    const std::lock_guard lock(mutex_);
+    job_ = &job;
+    ++round_;
+  }
+  wake_.notify_all();
+  job(0);
+  while (working_.load(std::memory_order_acquire) != 0) sched_yield();
+}
+
+void Threads::serve(uint32_t index) {
+  pin(index);
+  constexpr int kSpins = 1 << 14;
+  for (uint64_t seen = 0;;) {
+    for (int i = 0; i < kSpins && round_.load(std::memory_order_acquire) == seen; ++i) {
+    }
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] { return round_ != seen; });
+      seen = round_;
+      if (is_over_) return;
+    }
+    (*job_)(index);
+    working_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+ColdBytes::ColdBytes(size_t bytes) : bytes_(bytes) {
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) throw std::runtime_error("cannot map memory for the benchmark");
+  madvise(data, bytes, MADV_HUGEPAGE);
+  std::memset(data, 1, bytes);
+  data_ = static_cast<std::byte*>(data);
+}
+ColdBytes::~ColdBytes() { munmap(data_, bytes_); }
+
+double read_bandwidth(Threads& threads, const ColdBytes& bytes) {
+  const size_t part = bytes.span().size() / threads.count();
+  const double start = seconds_now();
+  threads.run([&](uint32_t i) {
+    sink = HWY_DYNAMIC_DISPATCH(read_all)(bytes.span().data() + i * part, part);
+  });
+  return static_cast<double>(part * threads.count()) / (seconds_now() - start);
+}
+
+double copy_bandwidth(Threads& threads, const ColdBytes& bytes) {
+  const size_t part = bytes.span().size() / 2 / threads.count();
+  const double start = seconds_now();
+  threads.run([&](uint32_t i) {
+    std::byte* from = bytes.span().data() + 2 * i * part;
+    std::memcpy(from + part, from, part);
+  });
+  return static_cast<double>(part * threads.count()) / (seconds_now() - start);
+}
+
+double fma_peak(Threads& threads) {
+  constexpr size_t kRounds = 2'000'000;
+  std::vector<double> operations(threads.count());
+  const double start = seconds_now();
+  threads.run([&](uint32_t i) {
+    float result = 0;
+    operations[i] = HWY_DYNAMIC_DISPATCH(multiply_add)(kRounds, &result);
+    sink = static_cast<uint64_t>(result);
+  });
+  const double seconds = seconds_now() - start;
+  double sum = 0;
+  for (const double count : operations) sum += count;
+  return sum / seconds;
+}
+
+}  // namespace cairn::bench
+#endif  // HWY_ONCE

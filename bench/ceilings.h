@@ -1,0 +1,61 @@
+// What this machine can do at most, measured beside every benchmark, in the same run: a ratio to
+// these travels from machine to machine, a time does not.
+#ifndef CAIRN_BENCH_CEILINGS_H_
+#define CAIRN_BENCH_CEILINGS_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+namespace cairn::bench {
+
+double seconds_now();  // of a steady clock
+
+// Threads pinned to the processor's cores 0, 1, ..; they spin for a moment between jobs, then
+// sleep.
+class Threads {
+ public:
+  explicit Threads(uint32_t count);
+  ~Threads();
+  uint32_t count() const { return static_cast<uint32_t>(threads_.size()) + 1; }
+  // Calls job(index) for every index below count() at once, one of them on the caller's thread.
+  void run(const std::function<void(uint32_t)>& job);
+
+ private:
+  void serve(uint32_t index);
+
+  std::vector<std::thread> threads_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::atomic<uint64_t> round_{0};
+  std::atomic<uint32_t> working_{0};
+  const std::function<void(uint32_t)>* job_ = nullptr;
+  bool is_over_ = false;
+};
+
+// Bytes that no cache holds, in huge pages where the system gives them.
+class ColdBytes {
+ public:
+  explicit ColdBytes(size_t bytes);
+  ~ColdBytes();
+  std::span<std::byte> span() const { return {data_, bytes_}; }
+
+ private:
+  std::byte* data_;
+  size_t bytes_;
+};
+
+double read_bandwidth(Threads& threads, const ColdBytes& bytes);  // bytes per second
+double copy_bandwidth(Threads& threads, const ColdBytes& bytes);  // memcpy: bytes copied per second
+double fma_peak(Threads& threads);  // f32 operations per second (a fused multiply-add is two)
+
+}  // namespace cairn::bench
+
+#endif  // CAIRN_BENCH_CEILINGS_H_
