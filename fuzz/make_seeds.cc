@@ -11,7 +11,7 @@ int main(int argc, char** argv) {
   for (cairn::Pos length : {0, 1, 15, 100}) {
     const std::string path = fmt::format("{}/sample-{}.cairn", argv[1], length);
     const auto written = cairn::write_checkpoint(
-        cairn::posix_fs(), path, cairn::sample_checkpoint(length), cairn::sample_rows());
+        cairn::posix_fs(), path, cairn::testing::sample_checkpoint(length), cairn::testing::sample_rows());
     if (!written) {
       std::fprintf(stderr, "%s\n", written.error().message.c_str());
       return 1;

@@ -36,6 +36,13 @@ Result<CheckpointReader> CheckpointReader::open(FileSystem& fs, const std::strin
   return CheckpointReader(std::move(file), std::move(header));
 }
 
+bool CheckpointReader::any_in_job(size_t job,
+                                  const std::function<bool(const Chunk&)>& predicate) const {
+  for (uint64_t i = first_chunks_[job]; i < first_chunks_[job + 1]; ++i)
+    if (predicate(layout().chunk(i))) return true;
+  return false;
+}
+
 Result<std::vector<Chunk>> CheckpointReader::read_job(size_t job,
                                                       AlignedBuffer& buffer,
                                                       const Visitor& sound) const {

@@ -26,6 +26,9 @@ class CheckpointReader {
 
   size_t jobs() const { return first_chunks_.size() - 1; }
 
+  // True when the predicate holds for a chunk of the job.
+  bool any_in_job(size_t job, const std::function<bool(const Chunk&)>& predicate) const;
+
   // Reads one job, calls `sound` with every chunk whose checksum is right, and returns the others.
   // The bytes lie in `buffer`, one per thread, and are gone after the call. Thread-safe.
   using Visitor = std::function<void(const Chunk& chunk, std::span<const std::byte> bytes)>;

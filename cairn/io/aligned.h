@@ -13,8 +13,8 @@ namespace cairn {
 // Memory that direct reads may fill. Grows, never shrinks; growing drops the contents.
 class AlignedBuffer {
  public:
-  // At least `bytes`, a multiple of kDirectAlignment, valid until the next call.
-  std::span<std::byte> reserve(uint64_t bytes);
+  // At least `bytes`, a multiple of kDirectAlignment, valid until the next call; or NoSpace.
+  Result<std::span<std::byte>> reserve(uint64_t bytes);
 
  private:
   struct Free {

@@ -92,6 +92,7 @@ class Snapshot {
                             // the real thing
   const ModelSpec& spec() const;
   const Scheme& scheme() const;
+  const Registry& registry() const;
   View view(SlotId slot) const;       // one run of no new positions; for decode() and copying
   Pos first_kept(SlotId slot) const;  // positions [sinks, first_kept) are gone; 0 without a window
 

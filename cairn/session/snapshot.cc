@@ -13,6 +13,7 @@ namespace internal {
 struct SnapshotState {
   ModelSpec spec;
   Scheme scheme;
+  const Registry* registry = nullptr;
   std::vector<Positional> groups;
   std::vector<SlotIndex> slot_index;
   Sequence sequence;
@@ -37,6 +38,7 @@ Pos Snapshot::length() const { return state_->sequence.length; }
 bool Snapshot::is_derived() const { return state_->sequence.is_derived; }
 const ModelSpec& Snapshot::spec() const { return state_->spec; }
 const Scheme& Snapshot::scheme() const { return state_->scheme; }
+const Registry& Snapshot::registry() const { return *state_->registry; }
 
 View Snapshot::view(SlotId slot) const {
   CAIRN_CHECK(slot.value < state_->slot_index.size(), "snapshot: slot {} of {}", slot.value,
@@ -61,6 +63,7 @@ Snapshot Session::snapshot(SeqId seq) const {
   auto snapshot = std::make_unique<SnapshotState>();
   snapshot->spec = state_->spec;
   snapshot->scheme = state_->scheme;
+  snapshot->registry = state_->registry;
   snapshot->groups = state_->groups;
   snapshot->slot_index = state_->slot_index;
   snapshot->sequence.length = sequence.length;

@@ -11,11 +11,11 @@
 #include "cairn/io/replacement.h"
 #include "tests/support/sample_checkpoint.h"
 
-namespace cairn {
+namespace cairn::testing {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 std::string written(const CheckpointInfo& info, uint64_t salt = 0) {
   MemoryFs fs;
@@ -169,12 +169,12 @@ void expect_one_of(MemoryFs& disk, const std::string& old_data, const std::strin
   EXPECT_TRUE(*data == old_data || *data == new_data);
 }
 
-class EveryCall : public testing::TestWithParam<std::tuple<Fault, UnsyncedNames>> {};
+class EveryCall : public ::testing::TestWithParam<std::tuple<Fault, UnsyncedNames>> {};
 INSTANTIATE_TEST_SUITE_P(Faults,
                          EveryCall,
-                         testing::Combine(testing::Values(Fault::once, Fault::from_then_on),
-                                          testing::Values(UnsyncedNames::lost,
-                                                          UnsyncedNames::kept)));
+                         ::testing::Combine(::testing::Values(Fault::once, Fault::from_then_on),
+                                            ::testing::Values(UnsyncedNames::lost,
+                                                              UnsyncedNames::kept)));
 
 TEST_P(EveryCall, OfASaveMayFailAndOneWholeFileSurvivesAPowerCut) {
   const auto [fault, names] = GetParam();
@@ -252,4 +252,4 @@ TEST(CheckpointFile, VersionOneIsReadAndWrittenAsEver) {
 }
 
 }  // namespace
-}  // namespace cairn
+}  // namespace cairn::testing

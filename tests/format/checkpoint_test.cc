@@ -4,7 +4,7 @@
 
 #include "tests/support/sample_checkpoint.h"
 
-namespace cairn {
+namespace cairn::testing {
 namespace {
 
 TEST(Checkpoint, AWindowStoresItsSinksAndWhatItKeeps) {
@@ -48,4 +48,4 @@ TEST(Checkpoint, TheFingerprintIsOfTheReaderNotOfTheConversation) {
 }
 
 }  // namespace
-}  // namespace cairn
+}  // namespace cairn::testing

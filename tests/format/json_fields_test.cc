@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace cairn {
+namespace cairn::testing {
 namespace {
 
 struct Leaf {
@@ -70,4 +70,4 @@ TEST(JsonFields, KnowsUtf8) {
 }
 
 }  // namespace
-}  // namespace cairn
+}  // namespace cairn::testing

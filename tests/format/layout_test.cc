@@ -5,10 +5,10 @@
 
 #include "tests/support/sample_checkpoint.h"
 
-namespace cairn {
+namespace cairn::testing {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(Layout, TensorsTouchAndAreAlignedAsWellAsTheirBytesAllow) {
   for (Pos length : {0, 1, 3, 16, 63, 64, 300}) {
@@ -58,11 +58,11 @@ TEST(Layout, DescribesAChunkByPositions) {
   for (uint64_t i = 0; i < layout.chunks; ++i)
     all.push_back(describe(info, layout, layout.chunk(i)));
   EXPECT_THAT(
-      all, testing::UnorderedElementsAre("token ids 0-100", "slot 0, key, values, positions 0-99",
-                                         "slot 0, value, codes, positions 0-99",
-                                         "slot 0, value, scales, positions 0-99",
-                                         "slot 0, value, biases, positions 0-99",
-                                         "slot 1, key, values, positions 0-1 and 88-99"));
+      all, ::testing::UnorderedElementsAre("token ids 0-100", "slot 0, key, values, positions 0-99",
+                                           "slot 0, value, codes, positions 0-99",
+                                           "slot 0, value, scales, positions 0-99",
+                                           "slot 0, value, biases, positions 0-99",
+                                           "slot 1, key, values, positions 0-1 and 88-99"));
 }
 
 void expect_refused(const CheckpointInfo& info, std::string_view says) {
@@ -122,4 +122,4 @@ TEST(Layout, SizesThatNoFileHasAllocateNothing) {
 }
 
 }  // namespace
-}  // namespace cairn
+}  // namespace cairn::testing

@@ -7,10 +7,10 @@
 
 #include "cairn/io/memory_fs.h"
 
-namespace cairn {
+namespace cairn::testing {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 Result<SafetensorsHeader> parse(std::string_view json, uint64_t data_bytes) {
   return parse_safetensors("t", json, 8 + json.size() + data_bytes);
@@ -50,7 +50,7 @@ struct Hostile {
   const char* says;
 };
 
-class HostileHeader : public testing::TestWithParam<Hostile> {};
+class HostileHeader : public ::testing::TestWithParam<Hostile> {};
 
 TEST_P(HostileHeader, IsRefusedAndSaysWhy) {
   const auto header = parse(GetParam().json, GetParam().data_bytes);
@@ -62,7 +62,7 @@ TEST_P(HostileHeader, IsRefusedAndSaysWhy) {
 INSTANTIATE_TEST_SUITE_P(
     Texts,
     HostileHeader,
-    testing::Values(
+    ::testing::Values(
         Hostile{"", 0, "not JSON"},
         Hostile{"[]", 0, "an array"},
         Hostile{"{", 0, "not JSON"},
@@ -143,4 +143,4 @@ TEST(Safetensors, AHeaderLengthBeyondTheFileOrTheLimitAllocatesNothing) {
 }
 
 }  // namespace
-}  // namespace cairn
+}  // namespace cairn::testing

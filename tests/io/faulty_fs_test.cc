@@ -4,7 +4,7 @@
 
 #include "cairn/io/memory_fs.h"
 
-namespace cairn {
+namespace cairn::testing {
 namespace {
 
 std::span<const std::byte> bytes_of(std::string_view text) {
@@ -69,4 +69,4 @@ TEST(FaultyFs, AFullDiskTakesWhatFits) {
 }
 
 }  // namespace
-}  // namespace cairn
+}  // namespace cairn::testing

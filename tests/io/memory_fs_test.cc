@@ -4,7 +4,7 @@
 
 #include <random>
 
-namespace cairn {
+namespace cairn::testing {
 namespace {
 
 std::span<const std::byte> bytes_of(std::string_view text) {
@@ -210,16 +210,16 @@ class Story {
 
 TEST(MemoryFs, AgreesWithAPlainModelUnderRandomCalls) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
     Story story(seed);
     for (int i = 0; i < 150; ++i) {
       story.step();
-      if (testing::Test::HasFatalFailure()) return;
+      if (::testing::Test::HasFatalFailure()) return;
     }
     story.expect_agreement();
-    if (testing::Test::HasFatalFailure()) return;
+    if (::testing::Test::HasFatalFailure()) return;
   }
 }
 
 }  // namespace
-}  // namespace cairn
+}  // namespace cairn::testing

@@ -13,7 +13,7 @@
 
 #include "tests/support/scratch_folder.h"
 
-namespace cairn {
+namespace cairn::testing {
 namespace {
 
 std::span<const std::byte> bytes_of(std::string_view text) {
@@ -178,4 +178,4 @@ TEST(Paths, SplitAtTheLastSlash) {
 }
 
 }  // namespace
-}  // namespace cairn
+}  // namespace cairn::testing

@@ -9,7 +9,7 @@
 #include "cairn/format/checkpoint_reader.h"
 #include "cairn/format/checkpoint_writer.h"
 
-namespace cairn {
+namespace cairn::testing {
 
 inline CheckpointInfo sample_checkpoint(Pos length) {
   const CheckpointFamily key{.name = "key",
@@ -88,6 +88,6 @@ inline Result<std::string> read_everything(FileSystem& fs, const std::string& pa
   return data;
 }
 
-}  // namespace cairn
+}  // namespace cairn::testing
 
 #endif  // CAIRN_TESTS_SUPPORT_SAMPLE_CHECKPOINT_H_

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace cairn {
+namespace cairn::testing {
 
 class ScratchFolder {
  public:
@@ -31,6 +31,6 @@ class ScratchFolder {
   std::string path_;
 };
 
-}  // namespace cairn
+}  // namespace cairn::testing
 
 #endif  // CAIRN_TESTS_SUPPORT_SCRATCH_FOLDER_H_

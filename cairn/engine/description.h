@@ -1,0 +1,26 @@
+// What a session would write into a file about itself, and whether a file's description fits it.
+#ifndef CAIRN_ENGINE_DESCRIPTION_H_
+#define CAIRN_ENGINE_DESCRIPTION_H_
+
+#include <string>
+
+#include "cairn/format/checkpoint.h"
+#include "cairn/session/session.h"
+
+namespace cairn {
+
+// Without the sequence: length, tokens, derived and the slots' first_kept stay empty.
+Result<CheckpointInfo> describe_session(const ModelSpec& spec,
+                                        const Scheme& scheme,
+                                        const Registry& registry,
+                                        const std::string& name_space);
+
+// Everything but the arithmetic. Unsupported for kinds and encodings that the registry does not
+// have, Mismatch for what it has but the session is not; "<found>, expected <ours>".
+Result<void> check_fit(const CheckpointInfo& file,
+                       const CheckpointInfo& session,
+                       const Registry& registry);
+
+}  // namespace cairn
+
+#endif  // CAIRN_ENGINE_DESCRIPTION_H_
