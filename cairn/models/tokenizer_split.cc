@@ -43,6 +43,29 @@ std::string known_names() {
   return names;
 }
 
+// Unicode's White_Space. PCRE2's own \s also takes U+180E, which tokenizers count among the rest.
+constexpr std::string_view kSpaces =
+    R"(\t-\r\x20\x85\xa0\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
+
+// \s, in a class or not, and \S outside of one, written out.
+std::string with_spaces_listed(std::string_view pattern) {
+  std::string listed;
+  bool is_in_class = false;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const std::string_view escape = pattern[i] == '\\' ? pattern.substr(i, 2) : "";
+    if (escape == "\\s" || escape == "\\S") {
+      const std::string_view open = escape == "\\S" ? "[^" : "[";
+      listed.append(is_in_class ? "" : open).append(kSpaces).append(is_in_class ? "" : "]");
+    } else {
+      listed += escape.empty() ? pattern.substr(i, 1) : escape;
+      if (pattern[i] == '[') is_in_class = true;
+      if (pattern[i] == ']') is_in_class = false;
+    }
+    if (!escape.empty()) ++i;
+  }
+  return listed;
+}
+
 struct FreeCode {
   void operator()(pcre2_code* code) const { pcre2_code_free(code); }
 };
@@ -65,7 +88,8 @@ size_t run_length(std::string_view text, bool is_utf8) {
 
 class PreTokenizer::Regex {
  public:
-  explicit Regex(std::string_view pattern) {
+  explicit Regex(std::string_view row_pattern) {
+    const std::string pattern = with_spaces_listed(row_pattern);
     int error = 0;
     size_t offset = 0;
     code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
