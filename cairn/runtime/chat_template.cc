@@ -7,15 +7,22 @@
 namespace cairn {
 namespace {
 
+constexpr size_t kMaxTemplateBytes = 1 << 16;  // what is searched is a stranger's
+
 std::string joined(std::initializer_list<std::string_view> parts) {
   std::string text;
   for (const std::string_view part : parts) text += part;
   return text;
 }
 
-void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
-    text.replace(at, from.size(), to);
+std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  for (size_t at = text.find(from); at != std::string_view::npos; at = text.find(from)) {
+    out += text.substr(0, at);
+    out += to;
+    text.remove_prefix(at + from.size());
+  }
+  return out += text;
 }
 
 // A template's text in one spelling: no spaces, one kind of quotes and of member access, newlines
@@ -31,7 +38,7 @@ std::string condensed(std::string_view template_text) {
            {"message.role", "message['role']"},
            {"message.content", "message['content']"},
            {"'+'", ""}})
-    replace_all(text, from, to);
+    text = replaced(text, from, to);
   return text;
 }
 
@@ -208,15 +215,16 @@ std::string known_names() {
 }
 
 std::string beginning(std::string_view template_text) {
-  std::string text(template_text.substr(0, 60));
-  replace_all(text, "\n", " ");
-  return text;
+  return replaced(template_text.substr(0, 60), "\n", " ");
 }
 
 }  // namespace
 
 Result<ChatTemplate> choose_chat_template(std::string_view template_text,
                                           std::string_view architecture) {
+  if (template_text.size() > kMaxTemplateBytes)
+    return fail(Code::Unsupported, "chat template: found {} bytes, expected at most {}",
+                template_text.size(), kMaxTemplateBytes);
   const std::string text = condensed(template_text);
   for (const ChatFormat& format : kFormats) {
     const bool fits = template_text.empty()

@@ -159,6 +159,8 @@ TEST(ChatTemplate, RefusesWhatItDoesNotKnow) {
   gemma.replace(gemma.find("prefix = \"\""), 11, "prefix = default_system");
   EXPECT_FALSE(choose_chat_template(gemma, "gemma3"));
   EXPECT_FALSE(choose_chat_template("", ""));
+  EXPECT_EQ(choose_chat_template(std::string(70000, ' '), "").error().message,
+            "chat template: found 70000 bytes, expected at most 65536");
   EXPECT_FALSE(choose_chat_template(std::string(kLlama3) + "Cutting Knowledge Date", "llama"));
 }
 
