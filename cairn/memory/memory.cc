@@ -13,7 +13,8 @@ namespace {
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
 constexpr uint64_t kSystemPage = 4096;
 constexpr uint64_t kSlab = uint64_t{64} << 20;  // of address space; a larger page has its own
-constexpr uint64_t kLargePage = 32768;          // from here on pages fill whole pages of the system
+constexpr uint64_t kMostPagesOfASlab = 1024;
+constexpr uint64_t kLargePage = 32768;  // from here on pages fill whole pages of the system
 
 // Address space, 2 MiB aligned; null when the system refuses.
 std::byte* reserve(uint64_t bytes) {
@@ -124,7 +125,7 @@ uint64_t PagePool::decommit() noexcept {
 Result<void> PagePool::add_slab() {
   auto slab = std::make_unique<Slab>();
   slab->pool = this;
-  slab->pages = std::max<uint64_t>(1, kSlab / stride_bytes_);
+  slab->pages = std::clamp<uint64_t>(kSlab / stride_bytes_, 1, kMostPagesOfASlab);
   slab->bytes = round_up(slab->pages * stride_bytes_, kSystemPage);
   slab->records = std::make_unique<PageRecord[]>(slab->pages);
   uint64_t pages = slab->pages;

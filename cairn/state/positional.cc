@@ -89,7 +89,7 @@ void Positional::truncate(PageTable& table, Pos length) const noexcept {
   if (kept < table.tail.size())
     table.tail.erase(table.tail.begin() + static_cast<ptrdiff_t>(kept), table.tail.end());
   if (table.tail.empty() && table.first_tail > 0) table.first_tail = length / P;
-  table.first_held = length <= retention_.sinks ? 0 : std::min(table.first_held, length);
+  table.first_held = std::min(table.first_held, length);
 }
 
 Result<PageTable> Positional::allocate(Pos length, Pos first_held) const {

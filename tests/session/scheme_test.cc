@@ -1,0 +1,53 @@
+#include "cairn/session/scheme.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace cairn {
+namespace {
+
+using ::testing::HasSubstr;
+
+ModelSpec model() {
+  return {.identity = sha256("model"),
+          .slots = std::vector(4, attention({.heads = 1, .head_dim = 64, .value_dim = 128}))};
+}
+
+TEST(Scheme, PrintsAsItWasTyped) {
+  for (const char* text : {"f32", "f16+value:bf16", "bf16+slots0-3:f32", "f16+slots2:f32+key:bf16"})
+    EXPECT_EQ(print(parse_scheme(text).value()), text);
+}
+
+TEST(Scheme, EveryRegisteredEncodingIsABase) {
+  for (const Encoding* encoding : builtin().encodings)
+    for (std::string_view sample : encoding->samples) {
+      const Scheme scheme = parse_scheme(sample).value();
+      EXPECT_EQ(parse_scheme(print(scheme)).value(), scheme) << sample;
+      EXPECT_TRUE(resolve(scheme, model())) << sample;
+    }
+}
+
+TEST(Scheme, LaterRulesWin) {
+  const auto codecs =
+      resolve(parse_scheme("f16+slots1-2:f32+value:bf16+slots2:f16").value(), model()).value();
+  EXPECT_EQ(codecs[0][0].encoding, &kF16);
+  EXPECT_EQ(codecs[0][1].encoding, &kBf16);
+  EXPECT_EQ(codecs[1][0].encoding, &kF32);
+  EXPECT_EQ(codecs[1][1].encoding, &kBf16);
+  EXPECT_EQ(codecs[2][1].encoding, &kF16);
+  EXPECT_EQ(codecs[0][1].width, 128u);
+}
+
+TEST(Scheme, SaysWhatItDoesNotUnderstand) {
+  const auto message = [](std::string_view text) { return parse_scheme(text).error().message; };
+  EXPECT_THAT(message("f17"), HasSubstr("\"f17\" is none, expected one like f32"));
+  EXPECT_THAT(message(""), HasSubstr("scheme \"\""));
+  EXPECT_THAT(message("f16+value"), HasSubstr("\"value\" has no colon"));
+  EXPECT_THAT(message("f16+slots3-1:f32"), HasSubstr("no range of slots"));
+  EXPECT_THAT(message("f16+slots01:f32"), HasSubstr("no range of slots"));
+  EXPECT_THAT(message("f16+:f32"), HasSubstr("before the colon"));
+  EXPECT_THAT(message("f16+value:f17"), HasSubstr("f17"));
+}
+
+}  // namespace
+}  // namespace cairn
