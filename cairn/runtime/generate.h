@@ -1,0 +1,75 @@
+// From a prompt to an answer: prefill in chunks, then one sampled token after the other.
+//
+// A conversation is all of its tokens; its session holds the state of the first length(seq) of
+// them, and the rest is what generate() computes first. When it returns, the state holds every
+// token, the last generated one included, so that the conversation can be saved or gone on with as
+// it is. (Only a prefill that was cancelled leaves tokens to be computed.)
+#ifndef CAIRN_RUNTIME_GENERATE_H_
+#define CAIRN_RUNTIME_GENERATE_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "cairn/models/model.h"
+#include "cairn/runtime/sampler.h"
+#include "cairn/session/session.h"
+
+namespace cairn {
+
+struct Conversation {
+  SeqId seq;
+  std::vector<int32_t> tokens;
+};
+
+enum class Flow { go_on, stop };
+
+struct GenerateOptions {
+  uint64_t max_tokens = UINT64_MAX;  // 0: only the prefill
+  Pos context = 0;                   // positions that may be used; 0: as many as the model has
+  uint32_t chunk = 512;              // tokens of one step of the prefill
+  std::function<bool(int32_t token)> ends;  // tokens that end the answer; empty: none
+  std::function<void(Pos done, Pos total)>
+      on_progress;  // of the prefill: at its start and after each chunk; may be empty
+  std::function<Flow(int32_t token)>
+      on_token;  // each token but one that ends the answer; may be empty
+  const std::atomic<bool>* cancel =
+      nullptr;  // once true: the token or chunk at hand is the last; null: never
+  std::chrono::steady_clock::time_point start =
+      std::chrono::steady_clock::now();  // of the time to the first token
+};
+
+enum class Finish { length, end_token, stopped, cancelled, context_full };
+
+struct GenerateStats {
+  Pos reused = 0;    // tokens of the prompt whose state was there
+  Pos computed = 0;  // tokens of the prompt that were computed
+  double prefill_seconds = 0;
+  double first_token_seconds = 0;  // since options.start; 0: there was none
+  double decode_seconds = 0;       // from the first token to the last
+  uint64_t decoded = 0;            // tokens in that time
+  uint64_t state_bytes = 0;        // of this conversation, as if nothing were shared
+  double decode_tokens_per_second() const {
+    return decode_seconds > 0 ? static_cast<double>(decoded) / decode_seconds : 0;
+  }
+};
+
+struct Generated {
+  std::vector<int32_t> tokens;  // without the one that ended it, which the conversation has
+  Finish finish = Finish::length;
+  GenerateStats stats;
+};
+
+// BadInput: no tokens, or more than the context holds (the message says what to do); NoSpace: the
+// memory is used up. After an error the conversation and its state agree, and can be gone on with.
+Result<Generated> generate(Model& model,
+                           Session& session,
+                           Conversation& conversation,
+                           Sampler& sampler,
+                           const GenerateOptions& options);
+
+}  // namespace cairn
+
+#endif  // CAIRN_RUNTIME_GENERATE_H_
