@@ -1,0 +1,117 @@
+// A small session whose sequences are filled from seeds: the same seed, the same records.
+#ifndef CAIRN_TESTS_SUPPORT_CONVERSATION_H_
+#define CAIRN_TESTS_SUPPORT_CONVERSATION_H_
+
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "cairn/session/session.h"
+#include "tests/support/must.h"
+#include "tests/support/random.h"
+
+namespace cairn::testing {
+
+// Plain, windowed, and windowed with sinks; heads and widths differ.
+inline ModelSpec conversation_spec() {
+  ModelSpec spec;
+  spec.identity = sha256("conversation");
+  spec.tokenizer = sha256("words");
+  spec.arithmetic = "test";
+  spec.slots = {attention({.heads = 2, .head_dim = 64}),
+                window({.heads = 1, .head_dim = 32, .value_dim = 16, .window = 40}),
+                window({.heads = 3, .head_dim = 8, .window = 24, .sinks = 5})};
+  spec.slots[1].retention.rewind = 16;
+  spec.slots[2].retention.rewind = 8;
+  return spec;
+}
+
+struct ConversationOptions {
+  ModelSpec spec = conversation_spec();
+  std::string scheme = "f16";
+  uint32_t page_positions = 64;
+  uint64_t max_bytes = uint64_t{1} << 30;
+};
+
+class Conversation {
+ public:
+  explicit Conversation(ConversationOptions options = {})
+      : memory_({.max_bytes = options.max_bytes}),
+        session_(must(open_session(options.spec,
+                                   must(parse_scheme(options.scheme)),
+                                   memory_,
+                                   {.page_positions = options.page_positions}))) {}
+
+  Session& session() { return session_; }
+  Memory& memory() { return memory_; }
+
+  SeqId start(Pos length, uint64_t seed) {
+    const SeqId seq = session_.start();
+    append(seq, length, seed);
+    return seq;
+  }
+
+  void append(SeqId seq, Pos count, uint64_t seed) {
+    if (count == 0) return;
+    Step step = must(session_.plan({{.seq = seq, .count = count}}));
+    for (SlotId slot : session_.slots())
+      for (const FamilySpec& family : session_.spec().slots[slot.value].families) {
+        const std::vector<float> numbers =
+            random_floats(scatter(seed) ^ (slot.value * 2 + family.family->id.value),
+                          count * family.heads * family.width);
+        step.write(slot, family.family->id, numbers.data());
+      }
+    step.commit();
+  }
+
+  // Every record that the sequence holds, in slot, family, plane and position order, each plane as
+  // [position, head, record].
+  std::string records(SeqId seq) const {
+    const Snapshot snapshot = session_.snapshot(seq);
+    std::string all;
+    for (SlotId slot : session_.slots()) {
+      const View view = snapshot.view(slot);
+      const Pos sinks = std::min(view.retention.sinks, snapshot.length());
+      for (const FamilyPlace& family : view.slot->families)
+        for (const PlanePlace& plane : family.planes) {
+          copy_positions(view, family, plane, 0, sinks, all);
+          copy_positions(view, family, plane, std::max(sinks, snapshot.first_kept(slot)),
+                         snapshot.length(), all);
+        }
+    }
+    return all;
+  }
+
+ private:
+  static void copy_positions(const View& view,
+                             const FamilyPlace& family,
+                             const PlanePlace& plane,
+                             Pos first,
+                             Pos end,
+                             std::string& out) {
+    for (Pos position = first; position < end; ++position)
+      for (uint32_t head = 0; head < family.heads; ++head) {
+        std::string record(plane.record_bytes, '\0');
+        copy_out(plane, head, view.runs[0].pages.page(position / view.page_positions),
+                 static_cast<uint32_t>(position % view.page_positions), 1,
+                 reinterpret_cast<std::byte*>(record.data()), plane.record_bytes);
+        out += record;
+      }
+  }
+
+  Memory memory_;
+  Session session_;
+};
+
+// The conversations that tests/engine/save_loop saves; long enough that a kill lands in the middle.
+inline constexpr Pos kSaveLoopLength = 3000;
+
+inline std::vector<int32_t> count_tokens(Pos length, int32_t first = 0) {
+  std::vector<int32_t> tokens(length);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+}  // namespace cairn::testing
+
+#endif  // CAIRN_TESTS_SUPPORT_CONVERSATION_H_
