@@ -87,10 +87,9 @@ std::optional<int32_t> Tokenizer::special_at(std::string_view text, Specials spe
     const auto byte_of = [&](int32_t token) {
       return static_cast<uint8_t>(vocabulary_.text(token)[bytes]);
     };
-    const auto same =
-        std::ranges::equal_range(begin, end, static_cast<uint8_t>(text[bytes]), {}, byte_of);
-    begin = same.begin();
-    end = same.end();
+    const auto wanted = static_cast<uint8_t>(text[bytes]);
+    begin = std::ranges::lower_bound(begin, end, wanted, {}, byte_of);
+    end = std::ranges::upper_bound(begin, end, wanted, {}, byte_of);
   }
   return longest;
 }
@@ -104,7 +103,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, Specials specials,
   const auto add_plain = [&](std::string_view plain) {
     if (plain.empty()) return;
     if (is_start && vocabulary_.flags().adds_space_prefix)
-      subwords_->encode(vocabulary_, " " + std::string(plain), tokens);
+      subwords_->encode(vocabulary_, std::string(1, ' ').append(plain), tokens);
     else
       subwords_->encode(vocabulary_, plain, tokens);
     is_start = false;
