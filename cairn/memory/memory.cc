@@ -65,6 +65,8 @@ PageRef PageRef::share() const {
 
 bool PageRef::is_shared() const { return page_->holds.load(std::memory_order_acquire) > 1; }
 
+uint64_t PageRef::bytes() const { return page_->slab->pool->page_bytes(); }
+
 void PageRef::release() noexcept {
   if (page_->holds.fetch_sub(1, std::memory_order_acq_rel) == 1)
     page_->slab->pool->give_back(page_);

@@ -55,6 +55,7 @@ class PageRef {
   PageRef share() const;   // one more hold on the same page
   bool is_shared() const;  // somebody else holds it too: copy before writing
   std::byte* data() const { return page_->data; }
+  uint64_t bytes() const;
   explicit operator bool() const { return page_ != nullptr; }
   bool operator==(const PageRef& other) const { return page_ == other.page_; }
 

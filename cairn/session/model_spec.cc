@@ -10,7 +10,7 @@ Result<void> validate_slot(const SlotSpec& slot, const Registry& registry) {
   if (slot.kind == nullptr || registry.kind_named(slot.kind->name) != slot.kind)
     return fail(Code::BadInput, "its kind is not in the registry \"{}\"", registry.id);
   for (const FamilySpec& family : slot.families)
-    if (family.width > kWidestVector)
+    if (!family.family->is_fixed && family.width > kWidestVector)
       return fail(Code::BadInput, "{} is {} numbers wide, expected at most {}", family.family->name,
                   family.width, kWidestVector);
   return slot.kind->validate(slot);

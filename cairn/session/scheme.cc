@@ -2,10 +2,13 @@
 
 #include <charconv>
 
+#include "cairn/state/recurrent.h"
+
 namespace cairn {
 namespace {
 
 constexpr std::string_view kSlots = "slots";
+constexpr std::string_view kKeep = "-keep", kAfter = "-after", kTurbo = "turbo-k";
 
 std::optional<uint32_t> parse_number(std::string_view text) {
   uint32_t value = 0;
@@ -46,10 +49,51 @@ Result<Scheme::Rule> parse_rule(std::string_view text, const Registry& registry)
   return rule;
 }
 
+// Takes "-after512" or "-keep64" off the text's end.
+Result<Pos> take_count(std::string_view& text, std::string_view name) {
+  const size_t at = text.rfind(name);
+  if (at == text.npos) return Pos{0};
+  const auto count = parse_number(text.substr(at + name.size()));
+  if (!count || *count == 0)
+    return fail(Code::BadInput, "\"{}\" is no count of positions, expected one like {}64",
+                text.substr(at), name);
+  text = text.substr(0, at);
+  return Pos{*count};
+}
+
+// "turbo-k8v3": an encoding for what is scored and one for what is only accumulated.
+Result<void> parse_base(std::string_view text, const Registry& registry, Scheme& scheme) {
+  const size_t v = text.find('v', kTurbo.size());
+  if (text.starts_with(kTurbo) && text.size() > kTurbo.size() && v != text.npos &&
+      parse_number(text.substr(kTurbo.size(), v - kTurbo.size()))) {
+    const std::string key =
+        fmt::format("turbo-key{}", text.substr(kTurbo.size(), v - kTurbo.size()));
+    scheme.base = CAIRN_TRY(parse_encoding(registry, key));
+    scheme.accumulated =
+        CAIRN_TRY(parse_encoding(registry, fmt::format("turbo-value{}", text.substr(v + 1))));
+    return {};
+  }
+  scheme.base = CAIRN_TRY(parse_encoding(registry, text));
+  scheme.accumulated = scheme.base;
+  return {};
+}
+
+std::string print_base(const Scheme& scheme) {
+  std::string key = scheme.base.text();
+  if (scheme.base == scheme.accumulated) return key;
+  const auto bits = [](const std::string& text) {
+    return text.substr(text.find_last_not_of("0123456789") + 1);
+  };
+  return fmt::format("{}{}v{}", kTurbo, bits(key), bits(scheme.accumulated.text()));
+}
+
 Result<Scheme> parse(std::string_view text, const Registry& registry) {
   Scheme scheme;
   size_t plus = text.find('+');
-  scheme.base = CAIRN_TRY(parse_encoding(registry, text.substr(0, plus)));
+  std::string_view base = text.substr(0, plus);
+  scheme.after = CAIRN_TRY(take_count(base, kAfter));
+  scheme.keep = CAIRN_TRY(take_count(base, kKeep));
+  CAIRN_TRY(parse_base(base, registry, scheme));
   while (plus != text.npos) {
     text.remove_prefix(plus + 1);
     plus = text.find('+');
@@ -91,9 +135,11 @@ Result<Scheme> parse_scheme(std::string_view text, const Registry& registry) {
 }
 
 std::string print(const Scheme& scheme) {
-  std::string text = scheme.base.text();
+  std::string text = print_base(scheme);
+  if (scheme.keep != 0) text += fmt::format("{}{}", kKeep, scheme.keep);
+  if (scheme.after != 0) text += fmt::format("{}{}", kAfter, scheme.after);
   for (const Scheme::Rule& rule : scheme.rules)
-    text += "+" + print_selector(rule) + ":" + rule.encoding.text();
+    text += fmt::format("+{}:{}", print_selector(rule), rule.encoding.text());
   return text;
 }
 
@@ -102,7 +148,13 @@ Result<std::vector<std::vector<Codec>>> resolve(const Scheme& scheme, const Mode
   std::vector<std::vector<Codec>> codecs(spec.slots.size());
   for (size_t slot = 0; slot < spec.slots.size(); ++slot)
     for (const FamilySpec& family : spec.slots[slot].families) {
-      EncodingChoice choice = scheme.base;
+      if (family.family->is_fixed) {
+        codecs[slot].push_back(tensor_codec(family));
+        continue;
+      }
+      EncodingChoice choice = family.family->is_accumulated && !family.family->is_scored
+                                  ? scheme.accumulated
+                                  : scheme.base;
       for (const Scheme::Rule& rule : scheme.rules)
         if (meets(rule, slot, family)) choice = rule.encoding;
       auto codec = make_codec(*choice.encoding, choice.params, family.width);

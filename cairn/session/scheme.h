@@ -1,9 +1,14 @@
 // A scheme: which encoding each family of each slot gets.
 //
-// Text: a base encoding, then refinements, each over what stands before it:
+// Text: a base encoding, what stays exact, then refinements, each over what stands before it:
 //   f16                          every family of every slot
+//   turbo-k8v3                   what is scored in turbo-key8, what is only accumulated in
+//                                turbo-value3
+//   affine8-keep64               the first 64 positions stay exact (f32) for good
+//   turbo-k8v3-after512          a sequence stays exact until it is 512 long, then all is encoded
 //   f16+value:bf16               values in bf16
 //   bf16+slots0-3:f32            slots 0 to 3 in f32
+// Fixed tensors of recurrent slots are exact under every scheme.
 #ifndef CAIRN_SESSION_SCHEME_H_
 #define CAIRN_SESSION_SCHEME_H_
 
@@ -24,8 +29,14 @@ struct Scheme {
     EncodingChoice encoding;
     bool operator==(const Rule&) const = default;
   };
-  EncodingChoice base;
+  EncodingChoice base;         // of families that are scored (keys, latents, index keys)
+  EncodingChoice accumulated;  // of families that are only accumulated (values)
+  Pos keep = 0;                // as typed; keeps_exact() is what holds
+  Pos after = 0;
   std::vector<Rule> rules;
+
+  Pos keeps_exact() const { return (keep + 63) / 64 * 64; }
+  bool has_exact_form() const { return keep > 0 || after > 0; }
   bool operator==(const Scheme&) const = default;
 };
 

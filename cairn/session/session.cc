@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <unordered_map>
+#include <unordered_set>
 
 #include "cairn/session/state.h"
+#include "cairn/state/positional.h"
 
 namespace cairn {
 
@@ -31,15 +32,40 @@ void SessionState::check_slot(SlotId slot) const {
 
 }  // namespace internal
 
+namespace internal {
+
+Groups Groups::clone() const {
+  Groups copy{.slots = slots, .recurrent_group = recurrent_group};
+  for (const auto& state : states) copy.states.push_back(state->clone());
+  return copy;
+}
+
+View Groups::view(SlotId slot, std::span<const RunView> runs) const {
+  return {.slot = &place(slot),
+          .exact = exact_place(slot),
+          .retention = of(slot).retention(),
+          .page_positions = of(slot).forms().page_positions(),
+          .runs = runs};
+}
+
+}  // namespace internal
+
 namespace {
 
-// The slots of each retention, in the order in which the retentions first appear.
+using internal::Groups;
+
+bool is_recurrent(const SlotSpec& slot) { return slot.families[0].family->is_fixed; }
+
+// The recurrent slots, and the others by retention, in the order in which they first appear.
 std::vector<std::vector<SlotId>> group_slots(const ModelSpec& spec) {
   std::vector<std::vector<SlotId>> groups;
+  const auto alike = [&](SlotId a, SlotId b) {
+    const SlotSpec &x = spec.slots[a.value], &y = spec.slots[b.value];
+    return is_recurrent(x) == is_recurrent(y) && x.retention == y.retention;
+  };
   for (uint32_t slot = 0; slot < spec.slots.size(); ++slot) {
-    const auto same = std::ranges::find_if(groups, [&](const std::vector<SlotId>& group) {
-      return spec.slots[group[0].value].retention == spec.slots[slot].retention;
-    });
+    const auto same = std::ranges::find_if(
+        groups, [&](const auto& group) { return alike(group[0], SlotId{slot}); });
     if (same != groups.end())
       same->push_back(SlotId{slot});
     else
@@ -48,20 +74,57 @@ std::vector<std::vector<SlotId>> group_slots(const ModelSpec& spec) {
   return groups;
 }
 
-void add_group(SessionState& session,
-               std::span<const SlotId> slots,
-               const std::vector<std::vector<Codec>>& codecs,
-               Memory& memory) {
-  std::vector<const SlotSpec*> specs;
-  std::vector<std::vector<Codec>> of_group;
-  for (size_t place = 0; place < slots.size(); ++place) {
-    specs.push_back(&session.spec.slots[slots[place].value]);
-    of_group.push_back(codecs[slots[place].value]);
-    session.slot_index[slots[place].value] = {.group = session.groups.size(), .place = place};
-  }
-  PageLayout layout = make_page_layout(specs, of_group, session.options.page_positions);
+Form make_form(PageLayout layout, Memory& memory) {
   PagePool& pool = memory.pool(layout.page_bytes);
-  session.groups.emplace_back(std::move(layout), specs[0]->retention, pool);
+  return {std::move(layout), &pool};
+}
+
+using Codecs = std::vector<std::vector<Codec>>;
+
+// The exact form of the same families.
+Codecs exact_codecs(const Codecs& codecs) {
+  Codecs exact = codecs;
+  for (auto& slot : exact)
+    for (Codec& codec : slot) codec = make_codec(kF32, {}, codec.width).value();
+  return exact;
+}
+
+std::unique_ptr<State> make_state(const SessionState& session,
+                                  std::span<const SlotId> slots,
+                                  const Codecs& all_codecs,
+                                  Memory& memory) {
+  std::vector<const SlotSpec*> specs;
+  Codecs codecs;
+  for (SlotId slot : slots) {
+    specs.push_back(&session.spec.slots[slot.value]);
+    codecs.push_back(all_codecs[slot.value]);
+  }
+  if (is_recurrent(*specs[0])) {
+    std::vector<SlotSpec> copies;
+    for (const SlotSpec* spec : specs) copies.push_back(*spec);
+    return std::make_unique<Recurrent>(make_form(make_tensor_layout(specs), memory),
+                                       std::move(copies), memory);
+  }
+  const uint32_t page_positions = session.options.page_positions;
+  Forms forms{.encoded = make_form(make_page_layout(specs, codecs, page_positions), memory),
+              .keep = session.scheme.keeps_exact(),
+              .after = session.scheme.after};
+  if (session.scheme.has_exact_form())
+    forms.exact = make_form(make_page_layout(specs, exact_codecs(codecs), page_positions), memory);
+  return std::make_unique<Positional>(std::move(forms), specs[0]->retention);
+}
+
+Groups make_groups(const SessionState& session, const Codecs& codecs, Memory& memory) {
+  Groups groups;
+  groups.slots.resize(session.spec.slots.size());
+  for (const auto& slots : group_slots(session.spec)) {
+    for (size_t place = 0; place < slots.size(); ++place)
+      groups.slots[slots[place].value] = {.group = groups.states.size(), .place = place};
+    if (is_recurrent(session.spec.slots[slots[0].value]))
+      groups.recurrent_group = groups.states.size();
+    groups.states.push_back(make_state(session, slots, codecs, memory));
+  }
+  return groups;
 }
 
 }  // namespace
@@ -75,16 +138,15 @@ Result<Session> open_session(ModelSpec spec,
     return fail(Code::BadInput, "session: pages of {} positions, expected a power of two up to 64",
                 options.page_positions);
   CAIRN_TRY(validate(spec, registry));
-  const std::vector<std::vector<Codec>> codecs = CAIRN_TRY(resolve(scheme, spec));
+  const Codecs codecs = CAIRN_TRY(resolve(scheme, spec));
   auto state = std::make_unique<SessionState>();
   state->spec = std::move(spec);
   state->scheme = std::move(scheme);
   state->registry = &registry;
   state->options = options;
-  state->slot_index.resize(state->spec.slots.size());
   for (uint32_t slot = 0; slot < state->spec.slots.size(); ++slot)
     state->slots.push_back(SlotId{slot});
-  for (const auto& slots : group_slots(state->spec)) add_group(*state, slots, codecs, memory);
+  state->groups = make_groups(*state, codecs, memory);
   return Session(std::move(state));
 }
 
@@ -101,7 +163,7 @@ std::span<const SlotId> Session::slots() const { return state_->slots; }
 
 SeqId Session::start() {
   Sequence empty;
-  empty.tables.resize(state_->groups.size());
+  empty.tables.resize(state_->groups.states.size());
   return state_->add(std::move(empty));
 }
 
@@ -125,8 +187,10 @@ bool Session::is_derived(SeqId seq) const { return state_->sequence(seq).is_deri
 bool Session::can_truncate(SeqId seq, Pos length) const {
   const Sequence& sequence = state_->sequence(seq);
   if (length >= sequence.length) return length == sequence.length;
-  for (size_t group = 0; group < state_->groups.size(); ++group)
-    if (!state_->groups[group].can_truncate(sequence.tables[group], length)) return false;
+  for (size_t group = 0; group < state_->groups.states.size(); ++group)
+    if (!state_->groups.states[group]->can_truncate(sequence.tables[group], sequence.length,
+                                                    length))
+      return false;
   return true;
 }
 
@@ -138,43 +202,54 @@ Result<void> Session::truncate(SeqId seq, Pos length) {
                 "session: a sequence of {} positions, expected at least {} to cut it there",
                 sequence.length, length);
   if (!can_truncate(seq, length))
-    return fail(Code::BadInput,
-                "session: a window no longer holds what position {} sees of {} positions", length,
-                sequence.length);
+    return fail(
+        Code::BadInput,
+        "session: a sequence of {} positions no longer holds what it needs to go on from {}",
+        sequence.length, length);
   if (length == sequence.length) return {};
-  for (size_t group = 0; group < state_->groups.size(); ++group)
-    state_->groups[group].truncate(sequence.tables[group], length);
+  for (size_t group = 0; group < state_->groups.states.size(); ++group)
+    state_->groups.states[group]->truncate(sequence.tables[group], sequence.length, length);
   sequence.length = length;
   return {};
 }
 
+Pos Session::max_run(SeqId seq) const {
+  const Sequence& sequence = state_->sequence(seq);
+  Pos most = UINT64_MAX;
+  for (const auto& state : state_->groups.states)
+    most = std::min(most, state->max_run(sequence.length));
+  for (const SlotSpec& slot : state_->spec.slots)
+    if (slot.max_positions != 0)
+      most = std::min(most, slot.max_positions - std::min(slot.max_positions, sequence.length));
+  return most;
+}
+
 uint64_t Session::bytes_for(Pos tokens) const {
   uint64_t bytes = 0;
-  for (const Positional& group : state_->groups) bytes += group.bytes_for(tokens);
+  for (const auto& state : state_->groups.states) bytes += state->bytes_for(tokens);
   return bytes;
 }
 
 uint64_t Session::peak_bytes_for(Pos tokens, Pos longest_run) const {
   uint64_t bytes = 0;
-  for (const Positional& group : state_->groups) bytes += group.peak_bytes_for(tokens, longest_run);
+  for (const auto& state : state_->groups.states)
+    bytes += state->peak_bytes_for(tokens, longest_run);
   return bytes;
 }
 
 SessionUse Session::use() const {
-  SessionUse use{.sequences = state_->sequences.size()};
-  std::unordered_map<const std::byte*, bool> seen;
-  for (size_t group = 0; group < state_->groups.size(); ++group) {
-    const uint64_t page_bytes = state_->groups[group].layout().page_bytes;
-    const auto count = [&](const PageRef& page) {
-      if (!seen.emplace(page.data(), true).second) return;
-      use.live_bytes += page_bytes;
-      if (page.is_shared()) use.shared_bytes += page_bytes;
-    };
-    for (const auto& [seq, sequence] : state_->sequences) {
-      std::ranges::for_each(sequence.tables[group].sinks, count);
-      std::ranges::for_each(sequence.tables[group].tail, count);
+  SessionUse use{.sequences = state_->sequences.size(), .saturated = state_->saturated};
+  std::unordered_set<const std::byte*> seen;
+  const auto count = [&](const PageRef& page) {
+    if (!seen.insert(page.data()).second) return;
+    use.live_bytes += page.bytes();
+    if (page.is_shared()) use.shared_bytes += page.bytes();
+  };
+  for (const auto& [seq, sequence] : state_->sequences)
+    for (const PageTable& table : sequence.tables) {
+      std::ranges::for_each(table.sinks, count);
+      std::ranges::for_each(table.tail, count);
     }
-  }
   return use;
 }
 

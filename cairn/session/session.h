@@ -19,6 +19,7 @@
 #include "cairn/memory/memory.h"
 #include "cairn/session/model_spec.h"
 #include "cairn/session/scheme.h"
+#include "cairn/state/state.h"
 #include "cairn/state/view.h"
 
 namespace cairn {
@@ -28,9 +29,6 @@ struct Run {
   SeqId seq;
   Pos count = 0;
 };
-
-// A round's commit may keep only a prefix of each run (speculation).
-enum class Round { no, yes };
 
 struct SessionOptions {
   uint32_t page_positions = 64;  // a power of two up to 64; changes no bit of any result
@@ -61,6 +59,17 @@ class Step {
   // The pages to attend over, the new positions included (once they are written). Valid until the
   // step ends.
   View view(SlotId slot) const;
+
+  // Recurrent slots: a tensor of one run's sequence before the step (zeros for a new one), and
+  // where the one after it goes. Where a round holds a state per position, `next` takes the one
+  // after new position `index`; otherwise index must be the run's last.
+  const float* previous(SlotId slot, FamilyId tensor, size_t run) const;
+  float* next(SlotId slot, FamilyId tensor, size_t run, Pos index);
+  bool holds_states(SlotId slot) const;
+  // In a round that is replayed: [count][input_bytes] to record; null otherwise.
+  std::byte* round_inputs(SlotId slot, size_t run);
+  // Says that a part of a run's tensors and inputs is written: all of the slot's families.
+  void mark_written(SlotId slot, size_t run, Part part = {});
 
   // Publishes the new lengths of all slots at once. ContractError for a family that was not
   // written, before anything changes; otherwise it cannot fail. The step is over.
@@ -93,7 +102,8 @@ class Snapshot {
   const ModelSpec& spec() const;
   const Scheme& scheme() const;
   const Registry& registry() const;
-  View view(SlotId slot) const;       // one run of no new positions; for decode() and copying
+  View view(SlotId slot) const;  // one run of no new positions; for decode() and copying
+  const float* tensor(SlotId slot, FamilyId tensor) const;  // of a recurrent slot
   Pos first_kept(SlotId slot) const;  // positions [sinks, first_kept) are gone; 0 without a window
 
  private:
@@ -106,6 +116,7 @@ struct SessionUse {
   uint64_t live_bytes = 0;    // pages of this session's sequences, each counted once
   uint64_t shared_bytes = 0;  // of those, pages that more than one holder holds
   uint64_t sequences = 0;
+  uint64_t saturated = 0;  // numbers that did not fit their encoding's range, ever
 };
 
 class Session {
@@ -127,9 +138,13 @@ class Session {
   Pos length(SeqId seq) const;
   bool is_derived(SeqId seq) const;
 
+  // How many positions a run of this sequence may have: under `after N` no run crosses N.
+  Pos max_run(SeqId seq) const;
+
   // Checks every precondition and reserves every page of every group. One step is open at a time; a
   // sequence appears once; truncate, drop and fork of its sequences wait until it ends. BadInput
-  // past a slot's max_positions, NoSpace when memory is used up; in both cases nothing has changed.
+  // past a slot's max_positions or max_run, NoSpace when memory is used up; in both cases nothing
+  // has changed.
   Result<Step> plan(std::span<const Run> batch, Round round = Round::no);
   Result<Step> plan(std::initializer_list<Run> batch, Round round = Round::no) {
     return plan(std::span(batch.begin(), batch.size()), round);
@@ -137,8 +152,8 @@ class Session {
 
   // A sequence can be cut to `length` iff every slot still holds what a query at `length` sees.
   bool can_truncate(SeqId seq, Pos length) const;
-  Result<void> truncate(SeqId seq,
-                        Pos length);  // BadInput when it cannot be cut there; nothing has changed
+  // BadInput when it cannot be cut there; nothing has changed.
+  Result<void> truncate(SeqId seq, Pos length);
 
   Snapshot snapshot(SeqId seq) const;
   // Another session's sequence (or this one's). Pages are shared where memory and layout are the
@@ -155,8 +170,7 @@ class Session {
   Result<Arrival> arrive(Pos length, std::span<const Pos> first_kept);
 
   // Bytes.
-  uint64_t bytes_for(
-      Pos tokens) const;  // live bytes of a fresh unshared sequence, however it was built
+  uint64_t bytes_for(Pos tokens) const;  // live, of a fresh unshared sequence, however built
   uint64_t peak_bytes_for(Pos tokens, Pos longest_run) const;  // bounds every moment of building it
   SessionUse use() const;
 

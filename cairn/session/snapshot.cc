@@ -1,6 +1,7 @@
 // Sequences that leave a session (snapshots) and come into one (arrivals, adoption).
 #include <algorithm>
 
+#include "cairn/kernels/dispatch.h"
 #include "cairn/session/state.h"
 
 namespace cairn {
@@ -14,14 +15,16 @@ struct SnapshotState {
   ModelSpec spec;
   Scheme scheme;
   const Registry* registry = nullptr;
-  std::vector<Positional> groups;
-  std::vector<SlotIndex> slot_index;
+  Groups groups;
   Sequence sequence;
   std::vector<RunView> views;  // per group
 
-  const Positional& group_of(SlotId slot) const { return groups[slot_index[slot.value].group]; }
   const PageTable& table_of(SlotId slot) const {
-    return sequence.tables[slot_index[slot.value].group];
+    return sequence.tables[groups.slots[slot.value].group];
+  }
+  void check_slot(SlotId slot) const {
+    CAIRN_CHECK(slot.value < groups.slots.size(), "snapshot: slot {} of {}", slot.value,
+                groups.slots.size());
   }
 };
 
@@ -41,21 +44,21 @@ const Scheme& Snapshot::scheme() const { return state_->scheme; }
 const Registry& Snapshot::registry() const { return *state_->registry; }
 
 View Snapshot::view(SlotId slot) const {
-  CAIRN_CHECK(slot.value < state_->slot_index.size(), "snapshot: slot {} of {}", slot.value,
-              state_->slot_index.size());
-  const internal::SlotIndex& index = state_->slot_index[slot.value];
-  const Positional& group = state_->groups[index.group];
-  return {.slot = &group.layout().slots[index.place],
-          .retention = group.retention(),
-          .page_positions = group.layout().page_positions,
-          .runs = std::span(&state_->views[index.group], 1)};
+  state_->check_slot(slot);
+  return state_->groups.view(slot,
+                             std::span(&state_->views[state_->groups.slots[slot.value].group], 1));
 }
 
 Pos Snapshot::first_kept(SlotId slot) const {
-  CAIRN_CHECK(slot.value < state_->slot_index.size(), "snapshot: slot {} of {}", slot.value,
-              state_->slot_index.size());
-  return std::max(state_->table_of(slot).first_held,
-                  std::min(length(), state_->group_of(slot).retention().sinks));
+  state_->check_slot(slot);
+  const Pos sinks = state_->groups.of(slot).retention().sinks;
+  return std::max(state_->table_of(slot).first_held, std::min(length(), sinks));
+}
+
+const float* Snapshot::tensor(SlotId slot, FamilyId tensor) const {
+  state_->check_slot(slot);
+  return state_->groups.recurrent(slot).previous(state_->table_of(slot),
+                                                 state_->groups.slots[slot.value].place, tensor);
 }
 
 Snapshot Session::snapshot(SeqId seq) const {
@@ -64,13 +67,15 @@ Snapshot Session::snapshot(SeqId seq) const {
   snapshot->spec = state_->spec;
   snapshot->scheme = state_->scheme;
   snapshot->registry = state_->registry;
-  snapshot->groups = state_->groups;
-  snapshot->slot_index = state_->slot_index;
+  snapshot->groups = state_->groups.clone();
   snapshot->sequence.length = sequence.length;
   snapshot->sequence.is_derived = sequence.is_derived;
   for (const PageTable& table : sequence.tables) snapshot->sequence.tables.push_back(table.share());
-  for (const PageTable& table : snapshot->sequence.tables)
-    snapshot->views.push_back({.pages = {.table = &table}, .first = sequence.length});
+  for (size_t group = 0; group < snapshot->sequence.tables.size(); ++group)
+    snapshot->views.push_back(
+        {.pages = {.table = &snapshot->sequence.tables[group]},
+         .first = sequence.length,
+         .exact_end = state_->groups.states[group]->forms().exact_end(sequence.length)});
   return Snapshot(std::move(snapshot));
 }
 
@@ -79,7 +84,13 @@ struct Session::Arrival::State {
   Sequence sequence;
 
   PageTable& table_of(SlotId slot) {
-    return sequence.tables[session->slot_index[slot.value].group];
+    return sequence.tables[session->groups.slots[slot.value].group];
+  }
+  // The sequence in the making, as a view has it.
+  RunView run(SlotId slot) {
+    return {.pages = {.table = &table_of(slot)},
+            .first = sequence.length,
+            .exact_end = session->groups.of(slot).forms().exact_end(sequence.length)};
   }
 };
 
@@ -110,10 +121,10 @@ Result<Session::Arrival> Session::arrive(Pos length, std::span<const Pos> first_
   auto arrival = std::make_unique<Arrival::State>();
   arrival->session = state_.get();
   arrival->sequence.length = length;
-  std::vector<Pos> first_held(state_->groups.size(), UINT64_MAX);
+  std::vector<Pos> first_held(state_->groups.states.size(), UINT64_MAX);
   for (size_t slot = 0; slot < first_kept.size(); ++slot) {
-    const size_t group = state_->slot_index[slot].group;
-    const Retention& retention = state_->groups[group].retention();
+    const size_t group = state_->groups.slots[slot].group;
+    const Retention& retention = state_->groups.states[group]->retention();
     CAIRN_TRY(check_first_kept(retention, slot, length, first_kept[slot]));
     const Pos held = first_kept[slot] <= retention.sinks ? 0 : first_kept[slot];
     if (first_held[group] != UINT64_MAX && first_held[group] != held)
@@ -124,9 +135,9 @@ Result<Session::Arrival> Session::arrive(Pos length, std::span<const Pos> first_
       return fail(Code::BadInput, "slot {}: {} positions, expected at most {}", slot, length,
                   limit);
   }
-  for (size_t group = 0; group < state_->groups.size(); ++group)
+  for (size_t group = 0; group < state_->groups.states.size(); ++group)
     arrival->sequence.tables.push_back(
-        CAIRN_TRY(state_->groups[group].allocate(length, first_held[group])));
+        CAIRN_TRY(state_->groups.states[group]->allocate(length, first_held[group])));
   return Arrival(std::move(arrival));
 }
 
@@ -134,20 +145,23 @@ void Session::Arrival::place(
     SlotId slot, FamilyId family, size_t plane, Pos first, Pos count, const std::byte* records) {
   SessionState& session = *state_->session;
   session.check_slot(slot);
-  const FamilyPlace* place = session.place_of(slot).find(family);
-  CAIRN_CHECK(place != nullptr && plane < place->planes.size(),
-              "arrival: slot {} has no plane {} of family {}", slot.value, plane, family.value);
-  CAIRN_CHECK(count <= state_->sequence.length && first <= state_->sequence.length - count,
-              "arrival: positions {} to {} of {}", first, first + count, state_->sequence.length);
-  const PlanePlace& to = place->planes[plane];
-  const PageMap pages{.table = &state_->table_of(slot)};
-  const Pos page_positions = session.options.page_positions;
-  const size_t dense_stride = size_t{place->heads} * to.record_bytes;
+  const Pos positions = session.groups.is_recurrent(slot)
+                            ? std::min<Pos>(1, state_->sequence.length)
+                            : state_->sequence.length;
+  CAIRN_CHECK(count <= positions && first <= positions - count, "arrival: positions {} to {} of {}",
+              first, first + count, positions);
+  const RunView run = state_->run(slot);
+  const View view = session.groups.view(slot, std::span(&run, 1));
   while (count > 0) {
-    const Pos in_page = first % page_positions;
-    const Pos length = std::min(count, page_positions - in_page);
+    const FamilyPlace* place = view.place(run, first).find(family);
+    CAIRN_CHECK(place != nullptr && plane < place->planes.size(),
+                "arrival: slot {} has no plane {} of family {}", slot.value, plane, family.value);
+    const PlanePlace& to = place->planes[plane];
+    const size_t dense_stride = size_t{place->heads} * to.record_bytes;
+    const Pos in_page = first % view.page_positions;
+    const Pos length = std::min(count, view.page_positions - in_page);
     for (uint32_t head = 0; head < place->heads; ++head)
-      copy_in(to, head, pages.page(first / page_positions), static_cast<uint32_t>(in_page),
+      copy_in(to, head, run.pages.page(first / view.page_positions), static_cast<uint32_t>(in_page),
               static_cast<uint32_t>(length), records + size_t{head} * to.record_bytes,
               dense_stride);
     records += length * dense_stride;
@@ -189,52 +203,28 @@ Result<void> check_same_model(const ModelSpec& ours, const ModelSpec& theirs) {
   return {};
 }
 
-bool same_pages(const std::vector<Positional>& ours, const std::vector<Positional>& theirs) {
-  for (size_t group = 0; group < ours.size(); ++group)
-    if (&ours[group].pool() != &theirs[group].pool() ||
-        ours[group].layout().page_positions != theirs[group].layout().page_positions)
-      return false;
+bool same_pages(const internal::Groups& ours, const internal::Groups& theirs) {
+  for (size_t group = 0; group < ours.states.size(); ++group) {
+    const Forms &a = ours.states[group]->forms(), &b = theirs.states[group]->forms();
+    if (a.encoded.pool != b.encoded.pool || a.page_positions() != b.page_positions()) return false;
+    if (a.exact && a.exact->pool != b.exact->pool) return false;
+  }
   return true;
 }
 
-// Positions [first, first + count) of one family, from the pages of one codec to those of another.
-void move_positions(const FamilyPlace& from,
-                    const PageMap& from_pages,
-                    Pos from_page_positions,
-                    const FamilyPlace& to,
-                    const PageMap& to_pages,
-                    Pos to_page_positions,
-                    Pos first,
-                    Pos count) {
-  const bool same_codec =
-      from.codec.encoding == to.codec.encoding && from.codec.params == to.codec.params;
-  std::vector<std::byte> bytes;
-  std::vector<float> numbers;
+// Positions [first, first + count) of all families of a slot, from one run's pages to another's.
+void move_positions(const View& from, const View& to, Pos first, Pos count) {
+  const RunView &source = from.runs[0], &target = to.runs[0];
   while (count > 0) {
-    const Pos from_in = first % from_page_positions, to_in = first % to_page_positions;
-    const Pos length = std::min({count, from_page_positions - from_in, to_page_positions - to_in});
-    std::byte* source = from_pages.page(first / from_page_positions);
-    std::byte* target = to_pages.page(first / to_page_positions);
-    const auto n = static_cast<uint32_t>(length);
-    for (uint32_t head = 0; head < from.heads; ++head) {
-      if (same_codec) {
-        for (size_t plane = 0; plane < from.planes.size(); ++plane) {
-          const size_t record = from.planes[plane].record_bytes;
-          bytes.resize(length * record);
-          copy_out(from.planes[plane], head, source, static_cast<uint32_t>(from_in), n,
-                   bytes.data(), record);
-          copy_in(to.planes[plane], head, target, static_cast<uint32_t>(to_in), n, bytes.data(),
-                  record);
-        }
-        continue;
-      }
-      numbers.resize(length * from.codec.width);
-      from.codec.encoding->functions().decode(
-          from.codec, from.records(source, head, static_cast<uint32_t>(from_in), n),
-          numbers.data());
-      to.codec.encoding->functions().encode(
-          to.codec, numbers.data(), to.records(target, head, static_cast<uint32_t>(to_in), n));
-    }
+    const Pos from_in = first % from.page_positions, to_in = first % to.page_positions;
+    const Pos length = std::min({count, from.page_positions - from_in, to.page_positions - to_in});
+    const SlotPlace &a = from.place(source, first), &b = to.place(target, first);
+    for (size_t family = 0; family < a.families.size(); ++family)
+      transcode({a.families[family], source.pages.page(first / from.page_positions),
+                 static_cast<uint32_t>(from_in)},
+                {b.families[family], target.pages.page(first / to.page_positions),
+                 static_cast<uint32_t>(to_in)},
+                static_cast<uint32_t>(length));
     first += length;
     count -= length;
   }
@@ -257,18 +247,18 @@ Result<SeqId> Session::adopt(const Snapshot& snapshot) {
   for (SlotId slot : state_->slots) first_kept.push_back(snapshot.first_kept(slot));
   Arrival arrival = CAIRN_TRY(arrive(snapshot.length(), first_kept));
   if (is_derived) arrival.mark_derived();
+  const RoundingScope rounding;
   for (SlotId slot : state_->slots) {
     const View source = snapshot.view(slot);
-    const SlotPlace& target = state_->place_of(slot);
-    const PageMap target_pages{.table = &arrival.state_->table_of(slot)};
+    const RunView run = arrival.state_->run(slot);
+    const View target = state_->groups.view(slot, std::span(&run, 1));
+    if (state_->groups.is_recurrent(slot)) {
+      move_positions(source, target, 0, std::min<Pos>(1, snapshot.length()));
+      continue;
+    }
     const Pos kept = first_kept[slot.value];
-    const Pos sinks = std::min(kept, source.retention.sinks);
-    for (size_t family = 0; family < target.families.size(); ++family)
-      for (const auto& [first, count] :
-           {std::pair{Pos{0}, sinks}, std::pair{kept, snapshot.length() - kept}})
-        move_positions(source.slot->families[family], source.runs[0].pages, source.page_positions,
-                       target.families[family], target_pages, state_->options.page_positions, first,
-                       count);
+    move_positions(source, target, 0, std::min(kept, source.retention.sinks));
+    move_positions(source, target, kept, snapshot.length() - kept);
   }
   return arrival.commit();
 }

@@ -2,12 +2,12 @@
 #ifndef CAIRN_SESSION_STATE_H_
 #define CAIRN_SESSION_STATE_H_
 
-#include <atomic>
 #include <unordered_map>
 
 #include "cairn/session/session.h"
 #include "cairn/state/attend.h"
-#include "cairn/state/positional.h"
+#include "cairn/state/recurrent.h"
+#include "cairn/state/state.h"
 
 namespace cairn::internal {
 
@@ -23,38 +23,47 @@ struct SlotIndex {
   size_t place = 0;
 };
 
+// The slots of a session with the same retention share one state, and all recurrent slots one.
+struct Groups {
+  std::vector<std::unique_ptr<State>> states;
+  std::vector<SlotIndex> slots;  // per slot
+  size_t recurrent_group = SIZE_MAX;
+
+  Groups clone() const;
+  const State& of(SlotId slot) const { return *states[slots[slot.value].group]; }
+  bool is_recurrent(SlotId slot) const { return slots[slot.value].group == recurrent_group; }
+  const Recurrent& recurrent(SlotId slot) const {  // ContractError for a positional slot
+    CAIRN_CHECK(is_recurrent(slot), "session: slot {} is not recurrent", slot.value);
+    return static_cast<const Recurrent&>(of(slot));
+  }
+  const SlotPlace& place(SlotId slot) const {
+    return of(slot).forms().encoded.layout.slots[slots[slot.value].place];
+  }
+  const SlotPlace* exact_place(SlotId slot) const {
+    const auto& exact = of(slot).forms().exact;
+    return exact ? &exact->layout.slots[slots[slot.value].place] : nullptr;
+  }
+  View view(SlotId slot, std::span<const RunView> runs) const;
+};
+
 struct SessionState {
   ModelSpec spec;
   Scheme scheme;
   const Registry* registry = nullptr;
   SessionOptions options;
-  std::vector<Positional> groups;     // slots of one retention each
-  std::vector<SlotIndex> slot_index;  // per slot
+  Groups groups;
   std::vector<SlotId> slots;
   std::unordered_map<SeqId, Sequence> sequences;
   uint32_t next_seq = 0;
+  uint64_t saturated = 0;
   const StepState* open_step = nullptr;
   AttendWorkspace workspace;
 
-  const Positional& group_of(SlotId slot) const { return groups[slot_index[slot.value].group]; }
-  const SlotPlace& place_of(SlotId slot) const {
-    const SlotIndex& index = slot_index[slot.value];
-    return groups[index.group].layout().slots[index.place];
-  }
   Sequence& sequence(SeqId seq);
   SeqId add(Sequence sequence);
   void check_slot(SlotId slot) const;
   void check_closed(SeqId seq, const char* verb) const;  // no open step works on this sequence
 };
-
-// Encodes rows [begin, end) of a run, a row being one head of one position in head-major order.
-uint64_t encode_rows(const FamilyPlace& place,
-                     const PageMap& pages,
-                     uint32_t page_positions,
-                     Pos first,
-                     Pos count,
-                     const Numbers& numbers,
-                     Part part);
 
 }  // namespace cairn::internal
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 
 #include "cairn/kernels/dispatch.h"
 #include "cairn/session/state.h"
@@ -14,6 +15,10 @@ struct Written {
   std::atomic<uint32_t> done{0};
   std::atomic<uint32_t> expected{0};
   bool is_complete() const { return done > 0 && done == expected; }
+  void add(Part part) {
+    expected = part.count;
+    ++done;
+  }
 };
 
 }  // namespace
@@ -24,7 +29,7 @@ struct StepState {
     Sequence* sequence = nullptr;  // stays where it is while the step is open
     Pos count = 0;
     Pos row = 0;
-    std::vector<Positional::Reservation> reservations;  // per group
+    std::vector<Reservation> reservations;  // per group
   };
 
   SessionState* session = nullptr;
@@ -40,58 +45,81 @@ struct StepState {
   ~StepState() {
     if (session != nullptr) session->open_step = nullptr;
   }
-  Written& written_of(size_t family, size_t run) { return written[family * runs.size() + run]; }
-  size_t family_index(SlotId slot, const FamilyPlace& place) const {
-    return first_family[slot.value] +
-           static_cast<size_t>(&place - session->place_of(slot).families.data());
+
+  const Groups& groups() const { return session->groups; }
+  Written& written_of(SlotId slot, size_t family, size_t run) {
+    return written[(first_family[slot.value] + family) * runs.size() + run];
   }
   void check_written() {
-    for (SlotId slot : session->slots)
-      for (const FamilyPlace& place : session->place_of(slot).families)
+    for (SlotId slot : session->slots) {
+      const auto& families = groups().place(slot).families;
+      for (size_t family = 0; family < families.size(); ++family)
         for (size_t run = 0; run < runs.size(); ++run)
-          CAIRN_CHECK(
-              runs[run].count == 0 || written_of(family_index(slot, place), run).is_complete(),
-              "step: slot {}, {}, run {} is not written", slot.value, place.family->name, run);
+          CAIRN_CHECK(runs[run].count == 0 || written_of(slot, family, run).is_complete(),
+                      "step: slot {}, {}, run {} is not written", slot.value,
+                      families[family].family->name, run);
+    }
+  }
+  StepRun& run(size_t index) {
+    CAIRN_CHECK(index < runs.size(), "step: run {} of {}", index, runs.size());
+    return runs[index];
   }
 };
 
-uint64_t encode_rows(const FamilyPlace& place,
-                     const PageMap& pages,
-                     uint32_t page_positions,
-                     Pos first,
-                     Pos count,
-                     const Numbers& numbers,
-                     Part part) {
-  const uint32_t width = place.codec.width;
-  const ptrdiff_t head_stride = numbers.head_stride ? numbers.head_stride : width;
+namespace {
+
+// One part of a family's new positions in one run, a row being one head of one position, by heads.
+struct EncodeJob {
+  const View& view;
+  const RunView& run;
+  size_t family;
+  const Numbers& numbers;
+  Part part;
+};
+
+uint64_t encode_rows(const EncodeJob& job) {
+  const FamilyPlace& encoded = job.view.slot->families[job.family];
+  const uint32_t width = encoded.codec.width;
+  const ptrdiff_t head_stride = job.numbers.head_stride ? job.numbers.head_stride : width;
   const ptrdiff_t position_stride =
-      numbers.position_stride ? numbers.position_stride : ptrdiff_t{width} * place.heads;
-  const RecordFunctions& functions = place.codec.encoding->functions();
+      job.numbers.position_stride ? job.numbers.position_stride : ptrdiff_t{width} * encoded.heads;
+  const Pos page_positions = job.view.page_positions;
   const RoundingScope rounding;
   alignas(64) float staging[kStagingFloats];
   const Pos most = std::min<Pos>(page_positions, kStagingFloats / width);
 
   uint64_t saturated = 0;
-  const Pos rows = count * place.heads;
-  Pos row = rows * part.index / part.count;
-  const Pos end = rows * (part.index + 1) / part.count;
+  const Pos rows = job.run.count * encoded.heads;
+  Pos row = rows * job.part.index / job.part.count;
+  const Pos end = rows * (job.part.index + 1) / job.part.count;
   while (row < end) {
-    const uint32_t head = static_cast<uint32_t>(row / count);
-    const Pos offset = row % count;  // within the run
-    const Pos in_page = (first + offset) % page_positions;
-    const Pos length = std::min({most, page_positions - in_page, count - offset, end - row});
+    const auto head = static_cast<uint32_t>(row / job.run.count);
+    const Pos offset = row % job.run.count;
+    const Pos position = job.run.first + offset;
+    const Pos in_page = position % page_positions;
+    const Pos length =
+        std::min({most, page_positions - in_page, job.run.count - offset, end - row});
     for (Pos i = 0; i < length; ++i)
-      load_f32(numbers,
+      load_f32(job.numbers,
                static_cast<ptrdiff_t>(offset + i) * position_stride + ptrdiff_t{head} * head_stride,
                width, staging + i * width);
-    std::byte* page = pages.page((first + offset) / page_positions);
-    saturated += functions.encode(
+    const FamilyPlace& place = job.view.place(job.run, position).families[job.family];
+    saturated += place.codec.encoding->functions().encode(
         place.codec, staging,
-        place.records(page, head, static_cast<uint32_t>(in_page), static_cast<uint32_t>(length)));
+        place.records(job.run.pages.page(position / page_positions), head,
+                      static_cast<uint32_t>(in_page), static_cast<uint32_t>(length)));
     row += length;
   }
   return saturated;
 }
+
+size_t family_index(const SlotPlace& slot, SlotId id, FamilyId family) {
+  const FamilyPlace* place = slot.find(family);
+  CAIRN_CHECK(place != nullptr, "step: slot {} has no family {}", id.value, family.value);
+  return static_cast<size_t>(place - slot.families.data());
+}
+
+}  // namespace
 
 void SessionState::check_closed(SeqId seq, const char* verb) const {
   if (open_step == nullptr) return;
@@ -114,24 +142,33 @@ Result<void> check_limits(const SessionState& session, const Sequence& sequence,
         limit != 0 && (run.count > limit || sequence.length > limit - run.count))
       return fail(Code::BadInput, "slot {}: {} positions and {} more, expected at most {}", slot,
                   sequence.length, run.count, limit);
+  for (const auto& state : session.groups.states)
+    if (run.count > state->max_run(sequence.length))
+      return fail(Code::BadInput,
+                  "session: a run of {} after {} positions crosses the {} at which the sequence is "
+                  "encoded, expected at most {}",
+                  run.count, sequence.length, state->forms().after,
+                  state->max_run(sequence.length));
   return {};
 }
 
 void make_views(StepState& step) {
-  const SessionState& session = *step.session;
-  step.views.resize(session.groups.size());
-  for (size_t group = 0; group < session.groups.size(); ++group)
+  const internal::Groups& groups = step.groups();
+  step.views.resize(groups.states.size());
+  for (size_t group = 0; group < groups.states.size(); ++group)
     for (const auto& run : step.runs)
-      step.views[group].push_back({.pages = {.table = &run.sequence->tables[group],
-                                             .fresh = run.reservations[group].pages,
-                                             .first_fresh = run.reservations[group].first},
-                                   .first = run.sequence->length,
-                                   .count = run.count,
-                                   .row = run.row});
+      step.views[group].push_back(
+          {.pages = {.table = &run.sequence->tables[group],
+                     .fresh = run.reservations[group].pages,
+                     .first_fresh = run.reservations[group].first},
+           .first = run.sequence->length,
+           .count = run.count,
+           .row = run.row,
+           .exact_end = groups.states[group]->forms().exact_end(run.sequence->length)});
   size_t families = 0;
-  for (SlotId slot : session.slots) {
+  for (SlotId slot : step.session->slots) {
     step.first_family.push_back(families);
-    families += session.place_of(slot).families.size();
+    families += groups.place(slot).families.size();
   }
   step.written = std::make_unique<internal::Written[]>(families * step.runs.size());
 }
@@ -149,11 +186,12 @@ Result<Step> Session::plan(std::span<const Run> batch, Round round) {
         std::ranges::none_of(step->runs, [&](const auto& other) { return other.seq == run.seq; }),
         "session: sequence {} appears twice in a batch", run.seq.value);
     CAIRN_TRY(check_limits(*state_, sequence, run));
+    const Growth growth{.length = sequence.length, .count = run.count, .kept = run.count};
     StepState::StepRun planned{
         .seq = run.seq, .sequence = &sequence, .count = run.count, .row = step->rows};
-    for (size_t group = 0; group < state_->groups.size(); ++group)
-      planned.reservations.push_back(CAIRN_TRY(
-          state_->groups[group].reserve(sequence.tables[group], sequence.length, run.count)));
+    for (size_t group = 0; group < state_->groups.states.size(); ++group)
+      planned.reservations.push_back(
+          CAIRN_TRY(state_->groups.states[group]->reserve(sequence.tables[group], growth, round)));
     step->rows += run.count;
     step->counts.push_back(run.count);
     step->runs.push_back(std::move(planned));
@@ -176,36 +214,28 @@ View Step::view(SlotId slot) const {
   CAIRN_CHECK(state_ != nullptr, "step: it is over");
   SessionState& session = *state_->session;
   session.check_slot(slot);
-  const Positional& group = session.group_of(slot);
-  return {.slot = &session.place_of(slot),
-          .retention = group.retention(),
-          .page_positions = group.layout().page_positions,
-          .runs = state_->views[session.slot_index[slot.value].group],
-          .rows = state_->rows,
-          .workspace = &session.workspace};
+  View view = session.groups.view(slot, state_->views[session.groups.slots[slot.value].group]);
+  view.rows = state_->rows;
+  view.workspace = &session.workspace;
+  return view;
 }
 
 void Step::write_run(SlotId slot, FamilyId family, size_t run, const Numbers& numbers, Part part) {
   const View seen = view(slot);
-  const FamilyPlace* place = seen.slot->find(family);
-  CAIRN_CHECK(place != nullptr, "step: slot {} has no family {}", slot.value, family.value);
-  CAIRN_CHECK(run < seen.runs.size(), "step: run {} of {}", run, seen.runs.size());
+  CAIRN_CHECK(!state_->groups().is_recurrent(slot),
+              "step: slot {} is recurrent, expected next() and mark_written()", slot.value);
   CAIRN_CHECK(part.index < part.count, "step: part {} of {}", part.index, part.count);
-  const RunView& target = seen.runs[run];
-  state_->saturated += internal::encode_rows(*place, target.pages, seen.page_positions,
-                                             target.first, target.count, numbers, part);
-  internal::Written& written = state_->written_of(state_->family_index(slot, *place), run);
-  written.expected = part.count;
-  ++written.done;
+  const size_t index = internal::family_index(*seen.slot, slot, family);
+  state_->run(run);
+  state_->saturated += internal::encode_rows({seen, seen.runs[run], index, numbers, part});
+  state_->written_of(slot, index, run).add(part);
 }
 
 void Step::write(SlotId slot, FamilyId family, const Numbers& numbers, Part part) {
   const View seen = view(slot);
-  const FamilyPlace* place = seen.slot->find(family);
-  CAIRN_CHECK(place != nullptr, "step: slot {} has no family {}", slot.value, family.value);
-  const ptrdiff_t row_stride = numbers.position_stride
-                                   ? numbers.position_stride
-                                   : ptrdiff_t{place->codec.width} * place->heads;
+  const FamilyPlace& place = seen.slot->families[internal::family_index(*seen.slot, slot, family)];
+  const ptrdiff_t row_stride = numbers.position_stride ? numbers.position_stride
+                                                       : ptrdiff_t{place.codec.width} * place.heads;
   for (size_t run = 0; run < seen.runs.size(); ++run) {
     Numbers of_run = numbers;
     of_run.data = static_cast<const std::byte*>(numbers.data) +
@@ -213,6 +243,43 @@ void Step::write(SlotId slot, FamilyId family, const Numbers& numbers, Part part
                       static_cast<ptrdiff_t>(bytes_of(numbers.dtype));
     write_run(slot, family, run, of_run, part);
   }
+}
+
+const float* Step::previous(SlotId slot, FamilyId tensor, size_t run) const {
+  const internal::Groups& groups = state_->groups();
+  const internal::SlotIndex& index = groups.slots[slot.value];
+  return groups.recurrent(slot).previous(state_->run(run).sequence->tables[index.group],
+                                         index.place, tensor);
+}
+
+bool Step::holds_states(SlotId slot) const {
+  return state_->round == Round::yes && !state_->groups().recurrent(slot).replays();
+}
+
+float* Step::next(SlotId slot, FamilyId tensor, size_t run, Pos index) {
+  const internal::Groups& groups = state_->groups();
+  const internal::SlotIndex& place = groups.slots[slot.value];
+  StepState::StepRun& of_run = state_->run(run);
+  const Pos last = of_run.count - 1;
+  CAIRN_CHECK(of_run.count > 0 && (holds_states(slot) ? index <= last : index == last),
+              "step: the tensors after new position {} of {}", index, of_run.count);
+  auto& pages = of_run.reservations[place.group].pages;
+  return groups.recurrent(slot).tensor(pages[holds_states(slot) ? index : 0].data(), place.place,
+                                       tensor);
+}
+
+std::byte* Step::round_inputs(SlotId slot, size_t run) {
+  const internal::Groups& groups = state_->groups();
+  const internal::SlotIndex& place = groups.slots[slot.value];
+  StepState::StepRun& of_run = state_->run(run);
+  return groups.recurrent(slot).inputs(of_run.reservations[place.group], place.place, of_run.count);
+}
+
+void Step::mark_written(SlotId slot, size_t run, Part part) {
+  const size_t families = state_->groups().place(slot).families.size();
+  state_->run(run);
+  for (size_t family = 0; family < families; ++family)
+    state_->written_of(slot, family, run).add(part);
 }
 
 void Step::commit() {
@@ -234,14 +301,17 @@ void Step::commit(std::span<const Pos> keep) {
 
 void Step::finish(std::span<const Pos> keep) {
   state_->check_written();
+  const RoundingScope rounding;  // a commit may encode
+  uint64_t saturated = state_->saturated;
   for (size_t i = 0; i < keep.size(); ++i) {  // from here on nothing can fail
     StepState::StepRun& run = state_->runs[i];
     for (size_t group = 0; group < run.reservations.size(); ++group)
-      state_->session->groups[group].publish(run.sequence->tables[group],
-                                             std::move(run.reservations[group]),
-                                             run.sequence->length, keep[i]);
+      saturated += state_->groups().states[group]->publish(
+          run.sequence->tables[group], std::move(run.reservations[group]),
+          {.length = run.sequence->length, .count = run.count, .kept = keep[i]});
     run.sequence->length += keep[i];
   }
+  state_->session->saturated += saturated;
   state_.reset();
 }
 

@@ -554,19 +554,20 @@ void attend(const View& view, const Queries& queries, const Attended& out, Part 
 }
 
 void decode(const View& view, size_t run, FamilyId family, Pos first, Pos count, float* out) {
-  const FamilyPlace* place = view.slot->find(family);
-  CAIRN_CHECK(place != nullptr, "decode: the slot has no family {}", family.value);
   const RoundingScope rounding;
-  const RecordFunctions& functions = place->codec.encoding->functions();
-  const uint32_t width = place->codec.width;
-  std::vector<float> records(uint64_t{view.page_positions} * width);
+  std::vector<float> records;
   for (Pos position = first; position < first + count;) {
+    const FamilyPlace* place = view.place(view.runs[run], position).find(family);
+    CAIRN_CHECK(place != nullptr, "decode: the slot has no family {}", family.value);
+    const uint32_t width = place->codec.width;
+    records.resize(uint64_t{view.page_positions} * width);
     const auto begin = static_cast<uint32_t>(position % view.page_positions);
     const auto part =
         static_cast<uint32_t>(std::min<Pos>(first + count - position, view.page_positions - begin));
     std::byte* page = view.runs[run].pages.page(position / view.page_positions);
     for (uint32_t head = 0; head < place->heads; ++head) {
-      functions.decode(place->codec, place->records(page, head, begin, part), records.data());
+      place->codec.encoding->functions().decode(
+          place->codec, place->records(page, head, begin, part), records.data());
       for (uint32_t i = 0; i < part; ++i)
         std::copy_n(records.data() + uint64_t{i} * width, width,
                     out + ((position - first + i) * place->heads + head) * width);

@@ -146,4 +146,50 @@ void copy_in(const PlanePlace& plane,
                    });
 }
 
+namespace {
+
+constexpr size_t kStaged = 8192;  // numbers, or bytes times four: the widest vector
+
+void move_records(const Spot& from, const Spot& to, uint32_t head, uint32_t count) {
+  alignas(64) std::byte staged[kStaged * sizeof(float)];
+  for (size_t plane = 0; plane < from.family.planes.size(); ++plane) {
+    const size_t record = from.family.planes[plane].record_bytes;
+    const auto most = static_cast<uint32_t>(sizeof(staged) / record);
+    for (uint32_t done = 0; done < count; done += most) {
+      const uint32_t n = std::min(most, count - done);
+      copy_out(from.family.planes[plane], head, from.page, from.first + done, n, staged, record);
+      copy_in(to.family.planes[plane], head, to.page, to.first + done, n, staged, record);
+    }
+  }
+}
+
+uint64_t reencode(const Spot& from, const Spot& to, uint32_t head, uint32_t count) {
+  alignas(64) float staged[kStaged];
+  const auto most = static_cast<uint32_t>(kStaged / from.family.codec.width);
+  uint64_t saturated = 0;
+  for (uint32_t done = 0; done < count; done += most) {
+    const uint32_t n = std::min(most, count - done);
+    from.family.codec.encoding->functions().decode(
+        from.family.codec, from.family.records(from.page, head, from.first + done, n), staged);
+    saturated += to.family.codec.encoding->functions().encode(
+        to.family.codec, staged, to.family.records(to.page, head, to.first + done, n));
+  }
+  return saturated;
+}
+
+}  // namespace
+
+uint64_t transcode(Spot from, Spot to, uint32_t count) noexcept {
+  const Codec &a = from.family.codec, &b = to.family.codec;
+  const bool is_same = a.encoding == b.encoding && a.params == b.params;
+  uint64_t saturated = 0;
+  for (uint32_t head = 0; head < from.family.heads; ++head) {
+    if (is_same)
+      move_records(from, to, head, count);
+    else
+      saturated += reencode(from, to, head, count);
+  }
+  return saturated;
+}
+
 }  // namespace cairn

@@ -83,6 +83,16 @@ void copy_in(const PlanePlace& plane,
              const std::byte* dense,
              size_t dense_stride);
 
+// Moves `count` positions of one family, all heads, from one page to another: record by record
+// where the codecs are the same, else decoded and encoded. Allocates nothing. Returns the numbers
+// that saturated.
+struct Spot {
+  const FamilyPlace& family;
+  std::byte* page;
+  uint32_t first;  // position in the page
+};
+uint64_t transcode(Spot from, Spot to, uint32_t count) noexcept;
+
 }  // namespace cairn
 
 #endif  // CAIRN_STATE_PAGE_LAYOUT_H_

@@ -12,8 +12,11 @@
 
 namespace cairn {
 
-extern const StateKind kAttention, kWindow;  // attention.cc
-inline constexpr std::array kKinds = {&kAttention, &kWindow};
+extern const StateKind kAttention, kWindow;            // attention.cc
+extern const StateKind kLatentKind, kLatentDraftKind;  // latent.cc
+extern const StateKind kRecurrentKind;                 // recurrent_kind.cc
+inline constexpr std::array kKinds = {&kAttention, &kWindow, &kLatentKind, &kLatentDraftKind,
+                                      &kRecurrentKind};
 
 struct Registry {
   std::string_view id;

@@ -22,15 +22,22 @@ struct RunView {
   Pos first = 0;
   Pos count = 0;
   Pos row = 0;
+  Pos exact_end = 0;  // positions below it lie in the exact form
 };
 
 struct View {
-  const SlotPlace* slot = nullptr;
+  const SlotPlace* slot = nullptr;   // in the encoded form
+  const SlotPlace* exact = nullptr;  // in the exact form; null where the scheme has none
   Retention retention;
   uint32_t page_positions = 0;
   std::span<const RunView> runs;
   Pos rows = 0;                          // of the batch: the sum of the runs' counts
   AttendWorkspace* workspace = nullptr;  // of the step
+
+  // How the records at a position of a run lie in their page.
+  const SlotPlace& place(const RunView& run, Pos position) const {
+    return position < run.exact_end ? *exact : *slot;
+  }
 };
 
 // Decodes positions [first, first + count) of one run's sequence into out: [count, heads, width],
