@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <map>
 #include <set>
 
@@ -11,14 +13,70 @@
 namespace cairn::testing {
 namespace {
 
-constexpr size_t kMostSequences = 6;
-constexpr Pos kLongest = 400;
-
-// A small whole number: exact in every encoding of at least 8 significant bits.
+// A small whole number: exact in every raw encoding.
 float number_of(uint64_t stamp, size_t slot, size_t family, uint32_t head, uint32_t dim) {
   const uint64_t mixed = scatter(stamp * 1000003 + slot * 10007 + family * 1009 + head * 101 + dim);
   return static_cast<float>(static_cast<int>(mixed % 255) - 127);
 }
+
+// One vector as a place stores it: through encode and decode once.
+std::vector<float> stored(const FamilyPlace& place, const std::vector<float>& numbers) {
+  const Codec& codec = place.codec;
+  std::vector<std::byte> bytes(codec.geometry.record_bytes() + 64);
+  Records record{.count = 1, .capacity = 1};
+  size_t offset = 0;
+  for (size_t i = 0; i < codec.geometry.planes.size(); ++i) {
+    const PlaneGeometry& plane = codec.geometry.planes[i];
+    record.planes[i] = {.data = bytes.data() + offset,
+                        .position_stride = plane.record_bytes,
+                        .word_stride = plane.word_bytes};
+    offset += plane.record_bytes;
+  }
+  std::vector<float> back(codec.width);
+  codec.encoding->functions().encode(codec, numbers.data(), record);
+  codec.encoding->functions().decode(codec, record, back.data());
+  return back;
+}
+
+bool is_raw(const Codec& codec) {
+  return codec.geometry.planes.size() == 1 && codec.geometry.planes[0].name == "values";
+}
+
+// A recurrence on whole numbers below 2^20, exact in f32.
+constexpr uint64_t kModulus = uint64_t{1} << 20;
+uint64_t advance_chain(uint64_t h, uint64_t stamp) { return (31 * h + stamp + 1) % kModulus; }
+float tensor_number(uint64_t h, size_t element) {
+  return static_cast<float>((h + element) % kModulus);
+}
+uint64_t chain_of(const std::vector<uint64_t>& stamps, size_t count) {
+  uint64_t h = 0;
+  for (size_t i = 0; i < count; ++i) h = advance_chain(h, stamps[i]);
+  return h;
+}
+
+constexpr FamilySpec kConvTensor{&kConvFamily, 3, 40};
+constexpr FamilySpec kStateTensor{&kRecurrentFamily, 2, 24};
+constexpr std::array kTensors = {kConvTensor, kStateTensor};
+size_t numbers_of(const FamilySpec& tensor) { return size_t{tensor.heads} * tensor.width; }
+
+void replay_chain(const void*,
+                  const float* const* previous,
+                  const std::byte* inputs,
+                  Pos count,
+                  float* const* next) {
+  for (size_t tensor = 0; tensor < kTensors.size(); ++tensor) {
+    auto h = static_cast<uint64_t>(previous[tensor][0]);
+    for (Pos i = 0; i < count; ++i) {
+      uint64_t stamp = 0;
+      std::memcpy(&stamp, inputs + i * sizeof(stamp), sizeof(stamp));
+      h = advance_chain(h, stamp);
+    }
+    for (size_t element = 0; element < numbers_of(kTensors[tensor]); ++element)
+      next[tensor][element] = tensor_number(h, element);
+  }
+}
+
+bool is_recurrent(const SlotSpec& slot) { return slot.families[0].family->is_fixed; }
 
 // One sequence as plain data.
 struct Plain {
@@ -26,37 +84,16 @@ struct Plain {
   std::vector<std::set<Pos>> held;  // per slot
 };
 
-void keep_only_retained(Plain& plain, const ModelSpec& spec) {
-  for (size_t slot = 0; slot < spec.slots.size(); ++slot) {
-    const Retention& r = spec.slots[slot].retention;
-    if (r.window == 0) continue;
-    const Pos length = plain.stamps.size();
-    std::erase_if(plain.held[slot],
-                  [&](Pos p) { return p >= r.sinks && p + r.window + r.rewind < length; });
-  }
-}
-
-bool can_cut(const Plain& plain, const ModelSpec& spec, Pos length) {
-  if (length > plain.stamps.size()) return false;
-  if (length == plain.stamps.size()) return true;
-  for (size_t slot = 0; slot < spec.slots.size(); ++slot) {
-    const Retention& r = spec.slots[slot].retention;
-    for (Pos p = 0; p < length; ++p) {
-      const bool is_needed = r.window == 0 || p < r.sinks || p + r.window > length;
-      if (is_needed && !plain.held[slot].contains(p)) return false;
-    }
-  }
-  return true;
-}
-
 class Runner {
  public:
   explicit Runner(const Program& program)
-      : program_(program), memory_({.max_bytes = program.max_bytes}) {
+      : program_(program),
+        scheme_(parse_scheme(program.scheme).value()),
+        memory_({.max_bytes = program.max_bytes}) {
     for (int i = 0; i < 2; ++i)
-      sessions_.push_back(open_session(program.spec, parse_scheme(program.scheme).value(), memory_,
-                                       {.page_positions = program.page_positions})
-                              .value());
+      sessions_.push_back(
+          open_session(program.spec, scheme_, memory_, {.page_positions = program.page_positions})
+              .value());
   }
 
   std::optional<std::string> run() {
@@ -71,10 +108,46 @@ class Runner {
 
  private:
   using Key = std::pair<size_t, SeqId>;  // session, sequence
+  using Stamps = std::vector<uint64_t>;
 
   void expect(bool holds, const std::string& what) {
     if (!holds && !wrong_) wrong_ = fmt::format("operation {}: {}", op_, what);
   }
+  const SlotSpec& spec(SlotId slot) const { return program_.spec.slots[slot.value]; }
+
+  // --- the rules, told plainly ---
+
+  void keep_only_retained(Plain& plain) const {
+    for (size_t slot = 0; slot < program_.spec.slots.size(); ++slot) {
+      const Retention& r = program_.spec.slots[slot].retention;
+      if (r.window == 0) continue;
+      const Pos length = plain.stamps.size();
+      std::erase_if(plain.held[slot],
+                    [&](Pos p) { return p >= r.sinks && p + r.window + r.rewind < length; });
+    }
+  }
+
+  bool can_cut(const Plain& plain, Pos to) const {
+    const Pos length = plain.stamps.size();
+    if (to > length) return false;
+    if (to == length || to == 0) return true;
+    if (length >= scheme_.after && to < scheme_.after) return false;
+    for (size_t slot = 0; slot < program_.spec.slots.size(); ++slot) {
+      if (is_recurrent(program_.spec.slots[slot])) return false;
+      const Retention& r = program_.spec.slots[slot].retention;
+      for (Pos p = 0; p < to; ++p) {
+        const bool is_needed = r.window == 0 || p < r.sinks || p + r.window > to;
+        if (is_needed && !plain.held[slot].contains(p)) return false;
+      }
+    }
+    return true;
+  }
+
+  bool is_exact(Pos position, Pos length) const {
+    return length < scheme_.after || position < scheme_.keeps_exact();
+  }
+
+  // --- the operations ---
 
   std::optional<Key> pick(uint32_t which) const {
     if (plains_.empty()) return std::nullopt;
@@ -84,15 +157,8 @@ class Runner {
   }
 
   void apply(const Op& op) {
+    if (op.verb == Op::Verb::start) return start(op);
     const std::optional<Key> key = pick(op.which);
-    if (op.verb == Op::Verb::start) {
-      if (plains_.size() >= kMostSequences) return;
-      Plain plain;
-      plain.held.resize(program_.spec.slots.size());
-      const size_t session = op.which % sessions_.size();
-      plains_.emplace(Key{session, sessions_[session].start()}, std::move(plain));
-      return;
-    }
     if (!key) return;
     switch (op.verb) {
       case Op::Verb::append:
@@ -114,9 +180,17 @@ class Runner {
     }
   }
 
+  void start(const Op& op) {
+    if (plains_.size() >= program_.most_sequences) return;
+    Plain plain;
+    plain.held.resize(program_.spec.slots.size());
+    const size_t session = op.which % sessions_.size();
+    plains_.emplace(Key{session, sessions_[session].start()}, std::move(plain));
+  }
+
   enum class Outcome { commit, keep, drop };
 
-  // Two of the session's sequences at most, ragged.
+  // Up to three of the session's sequences, ragged.
   std::vector<Run> batch_of(Key key, const Op& op) {
     const Pos counts[] = {1 + op.amount % 3, 1 + op.amount % 37, op.amount % 5 ? 1u : 90u};
     std::vector<Run> batch = {{key.second, counts[op.amount % 3]}};
@@ -126,7 +200,13 @@ class Runner {
         batch.push_back({other.second, counts[(op.amount + batch.size()) % 3]});
     for (Run& run : batch) {
       const Pos length = plains_.at({key.first, run.seq}).stamps.size();
-      run.count = length >= kLongest ? 0 : std::min(run.count, kLongest - length);
+      run.count = length >= program_.longest ? 0 : std::min(run.count, program_.longest - length);
+      const Pos most = length < scheme_.after ? scheme_.after - length : UINT64_MAX;
+      expect(sessions_[key.first].max_run(run.seq) == most, "max_run");
+      if (run.count > most) {
+        expect(!sessions_[key.first].plan({run}), "a run crosses the position of encoding");
+        run.count = most;
+      }
     }
     return batch;
   }
@@ -139,15 +219,20 @@ class Runner {
       expect(step.error().code == Code::NoSpace, "plan: " + step.error().message);
       return;  // check_all sees that nothing has changed
     }
-    std::vector<std::vector<uint64_t>> stamps;
+    std::vector<Stamps> stamps;
     for (const Run& run : batch) {
       stamps.push_back(plains_.at({key.first, run.seq}).stamps);
       for (Pos i = 0; i < run.count; ++i) stamps.back().push_back(++stamp_);
     }
     if (outcome == Outcome::drop && op.amount % 2) return;  // not even written
-    write(session, *step, batch, stamps, op.amount);
+    for (SlotId slot : session.slots()) {
+      if (is_recurrent(spec(slot)))
+        write_tensors(*step, slot, batch, stamps);
+      else
+        write_records(*step, slot, batch, stamps, op.amount);
+    }
     for (size_t run = 0; run < batch.size(); ++run)
-      check_view(session, *step, key.first, batch, stamps, run);
+      if (batch[run].count > 0) check_view(session, *step, batch[run].count, stamps[run], run);
     if (outcome == Outcome::drop) return;
     std::vector<Pos> keep;
     for (const Run& run : batch)
@@ -157,92 +242,123 @@ class Runner {
       step->commit(keep);
     else
       step->commit();
-    for (size_t run = 0; run < batch.size(); ++run) {
-      Plain& plain = plains_.at({key.first, batch[run].seq});
-      const Pos length = plain.stamps.size();
-      plain.stamps.assign(stamps[run].begin(),
-                          stamps[run].begin() + static_cast<ptrdiff_t>(length + keep[run]));
-      for (auto& held : plain.held)
-        for (Pos p = length; p < length + keep[run]; ++p) held.insert(p);
-      if (keep[run] > 0) keep_only_retained(plain, program_.spec);
+    for (size_t run = 0; run < batch.size(); ++run)
+      commit_plain(plains_.at({key.first, batch[run].seq}), stamps[run], keep[run]);
+  }
+
+  void commit_plain(Plain& plain, const Stamps& stamps, Pos keep) {
+    const Pos length = plain.stamps.size();
+    plain.stamps.assign(stamps.begin(), stamps.begin() + static_cast<ptrdiff_t>(length + keep));
+    for (auto& held : plain.held)
+      for (Pos p = length; p < length + keep; ++p) held.insert(p);
+    if (keep > 0) keep_only_retained(plain);
+  }
+
+  // Numbers as f32 with strides, in one part or several.
+  void write_records(Step& step,
+                     SlotId slot,
+                     const std::vector<Run>& batch,
+                     const std::vector<Stamps>& stamps,
+                     uint32_t amount) {
+    for (size_t f = 0; f < spec(slot).families.size(); ++f) {
+      const FamilySpec& family = spec(slot).families[f];
+      const size_t head_stride = family.width + 3, position_stride = head_stride * family.heads + 1;
+      std::vector<float> numbers(step.rows() * position_stride, 1e9f);
+      size_t row = 0;
+      for (size_t run = 0; run < batch.size(); ++run)
+        for (Pos i = 0; i < batch[run].count; ++i, ++row)
+          for (uint32_t head = 0; head < family.heads; ++head)
+            for (uint32_t dim = 0; dim < family.width; ++dim)
+              numbers[row * position_stride + head * head_stride + dim] = number_of(
+                  stamps[run][stamps[run].size() - batch[run].count + i], slot.value, f, head, dim);
+      const uint32_t parts = 1 + amount % 3;
+      for (uint32_t part = 0; part < parts; ++part)
+        step.write(slot, family.family->id,
+                   Numbers(numbers.data(), DType::F32, static_cast<ptrdiff_t>(position_stride),
+                           static_cast<ptrdiff_t>(head_stride)),
+                   {part, parts});
     }
   }
 
-  // Numbers as f32 with strides, whole batches or run by run, in one part or several.
-  void write(Session& session,
-             Step& step,
-             const std::vector<Run>& batch,
-             const std::vector<std::vector<uint64_t>>& stamps,
-             uint32_t amount) {
-    for (SlotId slot : session.slots())
-      for (size_t f = 0; f < program_.spec.slots[slot.value].families.size(); ++f) {
-        const FamilySpec& family = program_.spec.slots[slot.value].families[f];
-        const ptrdiff_t head_stride = family.width + 3,
-                        position_stride = head_stride * family.heads + 1;
-        std::vector<float> numbers(
-            static_cast<size_t>(step.rows()) * static_cast<size_t>(position_stride), 1e9f);
-        size_t row = 0;
-        for (size_t run = 0; run < batch.size(); ++run)
-          for (Pos i = 0; i < batch[run].count; ++i, ++row)
-            for (uint32_t head = 0; head < family.heads; ++head)
-              for (uint32_t dim = 0; dim < family.width; ++dim)
-                numbers[row * static_cast<size_t>(position_stride) +
-                        head * static_cast<size_t>(head_stride) + dim] =
-                    number_of(stamps[run][stamps[run].size() - batch[run].count + i], slot.value, f,
-                              head, dim);
-        const uint32_t parts = 1 + amount % 3;
-        for (uint32_t part = 0; part < parts; ++part)
-          step.write(slot, family.family->id,
-                     Numbers(numbers.data(), DType::F32, position_stride, head_stride),
-                     {part, parts});
+  void write_tensors(Step& step,
+                     SlotId slot,
+                     const std::vector<Run>& batch,
+                     const std::vector<Stamps>& stamps) {
+    for (size_t run = 0; run < batch.size(); ++run) {
+      const Pos count = batch[run].count, before = stamps[run].size() - count;
+      if (count == 0) continue;
+      for (const FamilySpec& tensor : kTensors) {
+        check_tensor(step.previous(slot, tensor.family->id, run), slot, tensor, stamps[run], before,
+                     "before the step");
+        uint64_t h = chain_of(stamps[run], before);
+        for (Pos i = 0; i < count; ++i) {
+          h = advance_chain(h, stamps[run][before + i]);
+          if (!step.holds_states(slot) && i + 1 < count) continue;
+          float* next = step.next(slot, tensor.family->id, run, i);
+          for (size_t element = 0; element < numbers_of(tensor); ++element)
+            next[element] = tensor_number(h, element);
+        }
       }
+      if (std::byte* inputs = step.round_inputs(slot, run))
+        std::memcpy(inputs, stamps[run].data() + before, count * sizeof(uint64_t));
+      step.mark_written(slot, run);
+    }
   }
 
-  void check_numbers(const View& view,
-                     size_t run,
-                     SlotId slot,
-                     Pos first,
-                     Pos count,
-                     const std::vector<uint64_t>& stamps) {
+  void check_tensor(const float* tensor,
+                    SlotId slot,
+                    const FamilySpec& shape,
+                    const Stamps& stamps,
+                    Pos length,
+                    const char* when) {
+    const uint64_t h = chain_of(stamps, length);
+    for (size_t element = 0; element < numbers_of(shape); ++element)
+      if (const float expected = length == 0 ? 0 : tensor_number(h, element);
+          tensor[element] != expected)
+        return expect(false,
+                      fmt::format("slot {} {} element {} {} reads {}, expected {}", slot.value,
+                                  shape.family->name, element, when, tensor[element], expected));
+  }
+
+  void check_numbers(
+      const View& view, size_t run, SlotId slot, Range range, const Stamps& stamps, Pos length) {
     for (size_t f = 0; f < view.slot->families.size() && !wrong_; ++f) {
       const FamilyPlace& family = view.slot->families[f];
-      std::vector<float> numbers(count * family.heads * family.codec.width);
-      decode(view, run, family.family->id, first, count, numbers.data());
-      size_t i = 0;
-      for (Pos p = first; p < first + count; ++p)
-        for (uint32_t head = 0; head < family.heads; ++head)
-          for (uint32_t dim = 0; dim < family.codec.width; ++dim, ++i)
-            if (numbers[i] != number_of(stamps[p], slot.value, f, head, dim))
-              return expect(
-                  false, fmt::format("slot {} {} position {} head {} dim {} reads {}, expected {}",
-                                     slot.value, family.family->name, p, head, dim, numbers[i],
-                                     number_of(stamps[p], slot.value, f, head, dim)));
+      const uint32_t width = family.codec.width;
+      std::vector<float> numbers((range.end - range.begin) * family.heads * width);
+      decode(view, run, family.family->id, range.begin, range.end - range.begin, numbers.data());
+      const float* read = numbers.data();
+      std::vector<float> expected(width);
+      for (Pos p = range.begin; p < range.end; ++p)
+        for (uint32_t head = 0; head < family.heads; ++head, read += width) {
+          for (uint32_t dim = 0; dim < width; ++dim)
+            expected[dim] = number_of(stamps[p], slot.value, f, head, dim);
+          if (!is_exact(p, length) && !is_raw(family.codec)) expected = stored(family, expected);
+          if (std::memcmp(read, expected.data(), width * sizeof(float)) != 0)
+            return expect(false, fmt::format("slot {} {} position {} of {} head {} reads {} ..., "
+                                             "expected {} ...",
+                                             slot.value, family.family->name, p, length, head,
+                                             read[0], expected[0]));
+        }
     }
   }
 
   // In an open step every new position's query finds what it sees.
-  void check_view(Session& session,
-                  Step& step,
-                  size_t which,
-                  const std::vector<Run>& batch,
-                  const std::vector<std::vector<uint64_t>>& stamps,
-                  size_t run) {
-    if (batch[run].count == 0) return;
-    (void)which;
+  void check_view(Session& session, Step& step, Pos count, const Stamps& stamps, size_t run) {
     for (SlotId slot : session.slots()) {
+      if (is_recurrent(spec(slot))) continue;
       const View view = step.view(slot);
-      const Pos length = stamps[run].size(), first = length - batch[run].count;
-      for (Pos p : {first, length - 1}) {
+      const Pos last = stamps.size() - 1, first = stamps.size() - count;
+      for (Pos p : {first, last}) {
         const auto visible = view.retention.visible(p);
         for (Range range : {visible.sinks, visible.recent})
-          if (!range.empty())
-            check_numbers(view, run, slot, range.begin, range.end - range.begin, stamps[run]);
+          if (!range.empty()) check_numbers(view, run, slot, range, stamps, first);
       }
     }
   }
 
   void fork(Key key) {
-    if (plains_.size() >= kMostSequences) return;
+    if (plains_.size() >= program_.most_sequences) return;
     const uint64_t live = memory_.use().live_bytes;
     const SeqId copy = sessions_[key.first].fork(key.second);
     expect(memory_.use().live_bytes == live, "a fork copied pages");
@@ -252,7 +368,7 @@ class Runner {
   void truncate(Key key, const Op& op) {
     Plain& plain = plains_.at(key);
     const Pos length = op.amount % (plain.stamps.size() + 2);
-    const bool can = can_cut(plain, program_.spec, length);
+    const bool can = can_cut(plain, length);
     expect(sessions_[key.first].can_truncate(key.second, length) == can,
            fmt::format("can_truncate({}) of {} is not {}", length, plain.stamps.size(), can));
     const auto cut = sessions_[key.first].truncate(key.second, length);
@@ -269,7 +385,7 @@ class Runner {
   }
 
   void adopt(Key key) {
-    if (plains_.size() >= kMostSequences) return;
+    if (plains_.size() >= program_.most_sequences) return;
     const uint64_t live = memory_.use().live_bytes;
     const size_t to = 1 - key.first;
     auto seq = sessions_[to].adopt(sessions_[key.first].snapshot(key.second));
@@ -278,6 +394,8 @@ class Runner {
     expect(memory_.use().live_bytes == live, "adopting within one memory and scheme copied pages");
     plains_.emplace(Key{to, *seq}, Plain(plains_.at(key)));
   }
+
+  // --- after every operation ---
 
   void check_all() {
     for (const auto& [key, plain] : plains_) {
@@ -295,15 +413,22 @@ class Runner {
   }
 
   void check_held(const Snapshot& snapshot, SlotId slot, const Plain& plain) {
+    const Pos length = plain.stamps.size();
+    if (is_recurrent(spec(slot))) {
+      for (const FamilySpec& tensor : kTensors)
+        check_tensor(snapshot.tensor(slot, tensor.family->id), slot, tensor, plain.stamps, length,
+                     "at rest");
+      return;
+    }
     const std::set<Pos>& held = plain.held[slot.value];
     const Pos kept = snapshot.first_kept(slot);
-    const Pos sinks = std::min<Pos>(kept, program_.spec.slots[slot.value].retention.sinks);
-    expect(held.size() == sinks + plain.stamps.size() - kept,
+    const Pos sinks = std::min<Pos>(kept, spec(slot).retention.sinks);
+    expect(held.size() == sinks + length - kept,
            fmt::format("slot {} holds {} sinks and from {} of {}, expected {} positions",
-                       slot.value, sinks, kept, plain.stamps.size(), held.size()));
+                       slot.value, sinks, kept, length, held.size()));
     if (wrong_) return;
-    check_numbers(snapshot.view(slot), 0, slot, 0, sinks, plain.stamps);
-    check_numbers(snapshot.view(slot), 0, slot, kept, plain.stamps.size() - kept, plain.stamps);
+    check_numbers(snapshot.view(slot), 0, slot, {0, sinks}, plain.stamps, length);
+    check_numbers(snapshot.view(slot), 0, slot, {kept, length}, plain.stamps, length);
   }
 
   void check_end() {
@@ -312,6 +437,7 @@ class Runner {
   }
 
   const Program& program_;
+  const Scheme scheme_;
   Memory memory_;
   std::vector<Session> sessions_;
   std::map<Key, Plain> plains_;
@@ -347,6 +473,40 @@ ModelSpec mixed_spec() {
       window({.heads = 2, .head_dim = 8, .window = 20, .sinks = 3, .rewind = 10}),
       window({.heads = 1, .head_dim = 8, .window = 1, .sinks = 70, .rewind = 2}),
       window({.heads = 1, .head_dim = 16, .window = 8, .rewind = 0}),
+  };
+  return spec;
+}
+
+ModelSpec wide_spec() {
+  ModelSpec spec{.identity = sha256("wide")};
+  spec.slots = {
+      attention({.heads = 2, .head_dim = 64}),
+      window({.heads = 1, .head_dim = 64, .window = 20, .sinks = 3, .rewind = 10}),
+      window({.heads = 1, .head_dim = 64, .window = 90, .rewind = 40}),
+  };
+  return spec;
+}
+
+ModelSpec latent_spec() {
+  ModelSpec spec{.identity = sha256("latent")};
+  spec.slots = {
+      latent({.latent_dim = 128, .rope_dim = 64}),
+      latent({.latent_dim = 64, .rope_dim = 64, .index_dim = 128}),
+      latent_draft({.latent_dim = 128, .rope_dim = 64}),
+  };
+  return spec;
+}
+
+ModelSpec hybrid_spec(Rounds rounds) {
+  const Advance advance = rounds == Rounds::replayed
+                              ? Advance{.function = replay_chain, .input_bytes = sizeof(uint64_t)}
+                              : Advance{};
+  ModelSpec spec{.identity = sha256("hybrid")};
+  spec.slots = {
+      recurrent({kTensors.begin(), kTensors.end()}, advance),
+      attention({.heads = 1, .head_dim = 64}),
+      recurrent({kTensors.begin(), kTensors.end()}, advance),
+      window({.heads = 1, .head_dim = 64, .window = 30, .rewind = 20}),
   };
   return spec;
 }

@@ -3,9 +3,12 @@
 //
 // The model keeps, per sequence and position, one stamp; the numbers of every slot, family, head
 // and dimension follow from the stamp, so a record that lands in the wrong place, page, sequence or
-// slot shows at once. What a window still holds is kept as a plain set of positions. An operation
-// picks its sequence by index modulo the sequences that exist, so every subset of a program is a
-// program: a failure is shrunk by leaving operations out.
+// slot shows at once. Under an encoding that loses, the model puts a position's numbers through
+// encode and decode once. A recurrent tensor follows from a chain over the stamps. What a window
+// still holds is a plain set of positions.
+//
+// An operation picks its sequence by index modulo the sequences that exist, so every subset of a
+// program is a program: a failure is shrunk by leaving operations out.
 #ifndef CAIRN_TESTS_SUPPORT_PROGRAM_H_
 #define CAIRN_TESTS_SUPPORT_PROGRAM_H_
 
@@ -40,13 +43,23 @@ struct Program {
   std::string scheme = "f32";
   uint32_t page_positions = 16;
   uint64_t max_bytes = uint64_t{1} << 32;  // of the memory: small ones make plans fail
+  size_t most_sequences = 6;
+  Pos longest = 400;
   std::vector<Op> ops;
 };
 
 std::vector<Op> random_ops(uint64_t seed, size_t count);
 
-// Attention and window slots of several windows, with and without sinks, and different shapes.
+// Attention and window slots of several windows, with and without sinks, of widths 8 to 24.
 ModelSpec mixed_spec();
+// The same kinds with heads of 64 numbers, as encodings in groups want them.
+ModelSpec wide_spec();
+// Latents with and without index keys.
+ModelSpec latent_spec();
+// Recurrent slots beside attention and a window. Their rounds are replayed, or hold a state per
+// position.
+enum class Rounds { replayed, held };
+ModelSpec hybrid_spec(Rounds rounds);
 
 // Runs it. What went wrong, or nothing.
 std::optional<std::string> run(const Program& program);
