@@ -43,8 +43,10 @@ uint64_t read_all(const std::byte* from, size_t bytes) {
 double multiply_add(size_t rounds, float* result) {
   const hn::ScalableTag<float> d;
   const auto x = hn::Set(d, 0.999f), y = hn::Set(d, 0.001f);
-  auto a0 = hn::Set(d, 1.f), a1 = a0, a2 = a0, a3 = a0, a4 = a0, a5 = a0, a6 = a0, a7 = a0, a8 = a0,
-       a9 = a0;
+  // Ten chains that the compiler cannot see to be one.
+  const auto start = [&](float i) HWY_ATTR { return hn::Set(d, i); };
+  auto a0 = start(0.f), a1 = start(1.f), a2 = start(2.f), a3 = start(3.f), a4 = start(4.f),
+       a5 = start(5.f), a6 = start(6.f), a7 = start(7.f), a8 = start(8.f), a9 = start(9.f);
   for (size_t i = 0; i < rounds; ++i) {
     a0 = hn::MulAdd(a0, x, y);
     a1 = hn::MulAdd(a1, x, y);

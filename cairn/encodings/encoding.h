@@ -65,10 +65,10 @@ struct Geometry {
 // position_stride + w * word_stride.
 struct PlaneRun {
   std::byte* data = nullptr;
-  size_t position_stride = 0;       // bytes
-  size_t word_stride = 0;           // bytes
-  const std::byte* next = nullptr;  // the same plane and head in the page that is read after this
-                                    // block: worth a prefetch; null: unknown
+  size_t position_stride = 0;  // bytes
+  size_t word_stride = 0;      // bytes
+  const std::byte* next =
+      nullptr;  // records that are read soon, as many: worth a prefetch; null: unknown
 };
 
 // Positions [first, first + count) of one page, for one head of one family. `capacity` positions

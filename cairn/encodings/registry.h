@@ -10,7 +10,9 @@
 namespace cairn {
 
 extern const Encoding kF32, kF16, kBf16;  // raw.cc
-inline constexpr std::array kEncodings = {&kF32, &kF16, &kBf16};
+extern const Encoding kAffine;            // affine.cc
+extern const Encoding kTurboKey;          // turbo_key.cc
+inline constexpr std::array kEncodings = {&kF32, &kF16, &kBf16, &kAffine, &kTurboKey};
 
 }  // namespace cairn
 

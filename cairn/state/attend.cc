@@ -1,13 +1,16 @@
 // The loop over what queries see.
 //
-//   item     one key head of one run, and a tile of its queries: rows are [query][query head of the
-//   group] segment  1,024 positions of an item: what a part takes whole (results are joined inside
-//   segments, then over them) block    256 positions: scores, softmax, weighted sum, join
+//   item     a tile of one run's queries, and key heads: all of them where that makes few rows (a
+//            page is then read in one sweep), else one. Rows are [head][query][query head of the
+//            group]
+//   segment  1,024 positions of an item: results are joined inside segments, then over them
+//   block    256 positions: scores, softmax, weighted sum, join
 //
-// Every part makes the same plan: all segments of all items in order, each with a cost; part i of n
+// Every part makes the same plan: all blocks of all items in order, each with a cost; part i of n
 // takes those whose middle lies in the i-th n-th of the total. An item inside one part is finished
-// there. Segments of an item that spans parts go to the workspace, and the part that adds the last
-// one joins them in order. Nobody waits for anybody.
+// there. Of an item that spans parts, segments (and the blocks of a segment that spans parts) go to
+// the workspace, and the part that adds the last block joins them in order. Nobody waits for
+// anybody.
 #include "cairn/state/attend.h"
 
 #include <algorithm>
@@ -29,6 +32,7 @@ constexpr uint32_t kTileRows =
     96;  // rows of an item, about: bounds the scratch, shares each page among many rows
 constexpr uint32_t kStepRows =
     6;  // rows that see different positions are taken about so many at a time
+constexpr uint32_t kAheadPositions = 64;  // how far prefetches run ahead, per head
 constexpr float kLog2E = 1.44269504f;
 
 struct AlignedDelete {
@@ -101,8 +105,9 @@ struct Call {
 
 struct Item {
   const RunView* run = nullptr;
-  uint32_t head = 0;  // of the keys
-  Pos first = 0;      // positions of the item's queries: [first, last]
+  uint32_t first_head = 0;  // of the keys
+  uint32_t heads = 0;
+  Pos first = 0;  // positions of the item's queries: [first, last]
   Pos last = 0;
 
   uint32_t queries() const { return static_cast<uint32_t>(last - first + 1); }
@@ -124,39 +129,40 @@ Range clip(Range range, Range to) {
   return clipped.empty() ? Range{} : clipped;
 }
 
-// Calls f(index, positions) for every segment (or block) of `unit` positions in which an item sees
-// something.
+// Calls f(block, positions) for every block in which an item sees something.
 template <class F>
-void each_unit(const Retention::Visible& seen, Pos unit, Range within, F f) {
+void each_block(const Retention::Visible& seen, F f) {
   Pos next = 0;
-  for (const Range& whole : {seen.sinks, seen.recent}) {
-    const Range range = clip(whole, within);
+  for (const Range& range : {seen.sinks, seen.recent}) {
     if (range.empty()) continue;
-    for (Pos i = std::max(next, range.begin / unit); i * unit < range.end; ++i) {
-      const Range bounds{i * unit, (i + 1) * unit};
-      const Range a = clip(clip(seen.sinks, bounds), within),
-                  b = clip(clip(seen.recent, bounds), within);
-      f(i, (a.end - a.begin) + (b.end - b.begin));
-      next = i + 1;
+    for (Pos block = std::max(next, range.begin / kBlockPositions);
+         block * kBlockPositions < range.end; next = ++block) {
+      const Range bounds{block * kBlockPositions, (block + 1) * kBlockPositions};
+      const Range a = clip(seen.sinks, bounds), b = clip(seen.recent, bounds);
+      f(block, (a.end - a.begin) + (b.end - b.begin));
     }
   }
 }
 
-constexpr Range kEverything{0, ~Pos{0}};
-
 template <class F>
 void each_item(const Call& call, F f) {
   for (const RunView& run : call.view.runs)
-    for (Pos first = 0; first < run.count; first += call.tile_queries)
-      for (uint32_t head = 0; head < call.key.heads; ++head) {
-        const Pos last = std::min<Pos>(first + call.tile_queries, run.count) - 1;
-        f(Item{&run, head, run.first + first, run.first + last});
-      }
+    for (Pos first = 0; first < run.count; first += call.tile_queries) {
+      const Pos last = std::min<Pos>(first + call.tile_queries, run.count) - 1;
+      const uint64_t all_rows = (last - first + 1) * call.queries.heads;
+      const uint32_t heads = all_rows <= kTileRows ? call.key.heads : 1;
+      for (uint32_t head = 0; head < call.key.heads; head += heads)
+        f(Item{&run, head, heads, run.first + first, run.first + last});
+    }
 }
 
-// Of one segment: in proportion to rows times positions, and a little for what every block costs.
+uint32_t rows_of(const Call& call, const Item& item) {
+  return item.heads * item.queries() * call.group;
+}
+
+// Of one block: in proportion to rows times positions, and a little for what every block costs.
 uint64_t cost_of(const Call& call, const Item& item, Pos positions) {
-  return (positions + 32) * (uint64_t{item.queries()} * call.group + 1);
+  return (positions + 8) * (rows_of(call, item) + 1);
 }
 
 // Which part takes what.
@@ -175,13 +181,14 @@ Plan make_plan(const Call& call) {
   Plan plan;
   each_item(call, [&](const Item& item) {
     uint64_t segments = 0;
-    each_unit(seen_by(call.view.retention, item.first, item.last), kSegmentPositions, kEverything,
-              [&](Pos, Pos positions) {
-                plan.total_cost += cost_of(call, item, positions);
-                ++segments;
-              });
+    Pos newest = ~Pos{0};
+    each_block(seen_by(call.view.retention, item.first, item.last), [&](Pos block, Pos positions) {
+      plan.total_cost += cost_of(call, item, positions);
+      segments += block / kBlocksPerSegment != newest;
+      newest = block / kBlocksPerSegment;
+    });
     plan.most_segments = std::max(plan.most_segments, segments);
-    plan.most_rows = std::max(plan.most_rows, item.queries() * call.group);
+    plan.most_rows = std::max(plan.most_rows, rows_of(call, item));
   });
   return plan;
 }
@@ -228,60 +235,77 @@ class Worker {
   void start(const Item& item) {
     item_ = item;
     seen_ = seen_by(call_.view.retention, item.first, item.last);
+    rows_ = rows_of(call_, item);
+    rows_per_head_ = item.queries() * call_.group;
     prepare_queries();
     clear(scratch_.running);
   }
 
-  // The segment's result, in scratch.segment.
-  void attend_segment(Pos segment) {
-    clear(scratch_.segment);
-    each_unit(seen_, kBlockPositions,
-              {segment * kSegmentPositions, (segment + 1) * kSegmentPositions},
-              [&](Pos block, Pos) { attend_block(block * kBlockPositions); });
-  }
-
-  void join_running(const Partials& part) { join(scratch_.running, part); }
-
-  void finish() {
-    const auto value_width = call_.value.codec.width;
-    for (uint32_t row = 0; row < rows(); ++row) {
-      const Pos query = item_.first - item_.run->first + row / call_.group + item_.run->row;
-      const uint32_t head = item_.head * call_.group + row % call_.group;
-      float* out = call_.out.data + static_cast<ptrdiff_t>(query) * call_.out.row_stride +
-                   static_cast<ptrdiff_t>(head) * call_.out.head_stride;
-      const Softmax& total = scratch_.running.softmax[row];
-      call_.softmax.normalize(total, o_of(scratch_.running, row), out, value_width);
-      if (call_.value_functions.finish != nullptr)
-        call_.value_functions.finish(call_.value.codec, out);
-      if (call_.out.log_sum_exp != nullptr)
-        call_.out.log_sum_exp[query * call_.queries.heads + head] = log_sum_exp(total);
+  // The block's result, in scratch.block.
+  void attend_block(Pos block) {
+    block_ = {block * kBlockPositions, (block + 1) * kBlockPositions};
+    const QuerySpan all{0, item_.queries()};
+    if (see_the_same(all)) {
+      attend_queries(all);
+    } else {
+      for (uint32_t query = 0; query < all.end; query += call_.step_queries)
+        attend_queries({query, std::min(query + call_.step_queries, all.end)});
     }
   }
 
-  uint32_t rows() const { return item_.queries() * call_.group; }
-
- private:
-  float* o_of(const Partials& partials, uint32_t row) const {
-    return partials.o + uint64_t{row} * call_.value.codec.geometry.partial_floats;
-  }
-
-  void clear(const Partials& partials) const { std::fill_n(partials.softmax, rows(), Softmax{}); }
+  void clear(const Partials& partials) const { std::fill_n(partials.softmax, rows_, Softmax{}); }
 
   void join(const Partials& into, const Partials& part) const {
-    for (uint32_t row = 0; row < rows(); ++row)
+    for (uint32_t row = 0; row < rows_; ++row)
       call_.softmax.join(into.softmax[row], o_of(into, row), part.softmax[row], o_of(part, row),
                          call_.value.codec.width);
   }
 
+  void copy(const Partials& from, const Partials& to) const {
+    std::copy_n(from.softmax, rows_, to.softmax);
+    std::copy_n(from.o, uint64_t{rows_} * call_.value.codec.geometry.partial_floats, to.o);
+  }
+
+  // The output of all rows, from scratch.running.
+  void finish() {
+    for (uint32_t row = 0; row < rows_; ++row) {
+      const Place place = place_of(row);
+      float* out = call_.out.data + static_cast<ptrdiff_t>(place.query) * call_.out.row_stride +
+                   static_cast<ptrdiff_t>(place.head) * call_.out.head_stride;
+      const Softmax& total = scratch_.running.softmax[row];
+      call_.softmax.normalize(total, o_of(scratch_.running, row), out, call_.value.codec.width);
+      if (call_.value_functions.finish != nullptr)
+        call_.value_functions.finish(call_.value.codec, out);
+      if (call_.out.log_sum_exp != nullptr)
+        call_.out.log_sum_exp[place.query * call_.queries.heads + place.head] = log_sum_exp(total);
+    }
+  }
+
+ private:
+  // Where a row's query and output lie.
+  struct Place {
+    Pos query;      // row of the batch
+    uint32_t head;  // query head
+  };
+  Place place_of(uint32_t row) const {
+    const uint32_t in_head = row % rows_per_head_;
+    return {item_.run->row + (item_.first - item_.run->first) + in_head / call_.group,
+            (item_.first_head + row / rows_per_head_) * call_.group + in_head % call_.group};
+  }
+
+  float* o_of(const Partials& partials, uint32_t row) const {
+    return partials.o + uint64_t{row} * call_.value.codec.geometry.partial_floats;
+  }
+  float* scores_of(uint32_t row) const { return scratch_.scores + uint64_t{row} * kBlockPositions; }
+
   void prepare_queries() {
     const Codec& codec = call_.key.codec;
     const float factor = call_.queries.scale * kLog2E;
-    for (uint32_t row = 0; row < rows(); ++row) {
-      const Pos query = item_.first - item_.run->first + row / call_.group + item_.run->row;
-      const uint32_t head = item_.head * call_.group + row % call_.group;
+    for (uint32_t row = 0; row < rows_; ++row) {
+      const Place place = place_of(row);
       const float* from = call_.queries.data +
-                          static_cast<ptrdiff_t>(query) * call_.queries.row_stride +
-                          static_cast<ptrdiff_t>(head) * call_.queries.head_stride;
+                          static_cast<ptrdiff_t>(place.query) * call_.queries.row_stride +
+                          static_cast<ptrdiff_t>(place.head) * call_.queries.head_stride;
       for (uint32_t i = 0; i < codec.width; ++i) scratch_.query[i] = from[i] * factor;
       call_.key_functions.prepare(
           codec, scratch_.query, scratch_.prepared + uint64_t{row} * codec.geometry.prepared_bytes);
@@ -299,30 +323,20 @@ class Worker {
     return first.sinks == last.sinks && first.recent == last.recent;
   }
 
-  void attend_block(Pos first) {
-    block_ = {first, first + kBlockPositions};
-    const QuerySpan all{0, item_.queries()};
-    if (see_the_same(all)) {
-      attend_queries(all);
-    } else {
-      for (uint32_t query = 0; query < all.end; query += call_.step_queries)
-        attend_queries({query, std::min(query + call_.step_queries, all.end)});
-    }
-    join(scratch_.segment, scratch_.block);
-  }
-
   // Queries that see different positions are cut where their ranges begin and end, so that every
   // position of a piece is seen by the same rows: weights of 0 would not do, because 0 * NaN is NaN
   // and 0 + -0 is not -0.
   void attend_queries(QuerySpan queries) {
     const Cuts cuts = cuts_of(queries);
-    each_piece(queries, cuts, [&](Range piece, QuerySpan) { score(queries, piece); });
-    for (uint32_t query = queries.begin; query < queries.end; ++query) soften(query);
+    score_pieces(queries, cuts);
+    each_rows(queries, [&](uint32_t, uint32_t row, uint32_t count) {
+      for (uint32_t i = 0; i < count; ++i) soften(queries.begin + i / call_.group, row + i);
+    });
     each_piece(queries, cuts, [&](Range piece, QuerySpan seers) { accumulate(seers, piece); });
     if (call_.value_functions.finish_block == nullptr) return;
-    const uint32_t row = queries.begin * call_.group;
-    call_.value_functions.finish_block(
-        call_.value.codec, (queries.end - queries.begin) * call_.group, o_of(scratch_.block, row));
+    each_rows(queries, [&](uint32_t, uint32_t row, uint32_t count) {
+      call_.value_functions.finish_block(call_.value.codec, count, o_of(scratch_.block, row));
+    });
   }
 
   static constexpr uint32_t kMaxCuts = 4 * kStepRows;
@@ -366,73 +380,231 @@ class Worker {
     }
   }
 
-  // Calls f(records) for the pages of a piece.
+  // Scores of what somebody sees, for all: pieces that touch are one.
+  void score_pieces(QuerySpan queries, const Cuts& cuts) const {
+    Range pending;
+    each_piece(queries, cuts, [&](Range piece, QuerySpan) {
+      if (pending.end == piece.begin && !pending.empty()) {
+        pending.end = piece.end;
+        return;
+      }
+      if (!pending.empty()) score(queries, pending);
+      pending = piece;
+    });
+    if (!pending.empty()) score(queries, pending);
+  }
+
+  // Calls f(head, first row, rows) for each head's rows of some queries.
   template <class F>
-  void each_page(const FamilyPlace& place, Range piece, F f) const {
+  void each_rows(QuerySpan queries, F f) const {
+    for (uint32_t head = 0; head < item_.heads; ++head)
+      f(head, head * rows_per_head_ + queries.begin * call_.group,
+        (queries.end - queries.begin) * call_.group);
+  }
+
+  // Calls f(records, position, first row, rows) for each page of a piece and each head: in the
+  // order in which they lie in memory.
+  template <class F>
+  void each_records(const FamilyPlace& place, QuerySpan queries, Range piece, F f) const {
     const uint32_t page_positions = call_.view.page_positions;
     for (Pos position = piece.begin; position < piece.end;) {
       const Pos page = position / page_positions;
       const auto first = static_cast<uint32_t>(position % page_positions);
       const auto count =
           static_cast<uint32_t>(std::min<Pos>(piece.end - position, page_positions - first));
-      Records records = place.records(item_.run->pages.page(page), item_.head, first, count);
-      point_ahead(place, position + kBlockPositions, records);
-      f(records, position);
+      std::byte* bytes = item_.run->pages.page(page);
+      each_rows(queries, [&](uint32_t head, uint32_t row, uint32_t rows) {
+        Records records = place.records(bytes, item_.first_head + head, first, count);
+        point_ahead(place, page, head, records);
+        f(records, position, row, rows);
+      });
       position += count;
     }
   }
 
-  // Lets kernels ask early for what the next block reads, if the item sees it.
-  void point_ahead(const FamilyPlace& place, Pos position, Records& records) const {
-    const auto page = position / call_.view.page_positions;
-    const Pos begin = page * call_.view.page_positions;
+  // Lets kernels ask early for the records that come kAheadPositions later in each_records' order,
+  // if they belong to what the item sees.
+  void point_ahead(const FamilyPlace& place, Pos page, uint32_t head, Records& records) const {
+    const uint32_t page_positions = call_.view.page_positions;
+    const Pos ahead = head + std::max(1u, kAheadPositions / page_positions);
+    page += ahead / item_.heads;
+    const auto next_head = item_.first_head + static_cast<uint32_t>(ahead % item_.heads);
+    const Pos begin = page * page_positions;
     if (begin < seen_.recent.begin || begin >= seen_.recent.end) return;
     const std::byte* bytes = item_.run->pages.page(page);
     for (size_t i = 0; i < place.planes.size(); ++i)
       records.planes[i].next =
-          bytes + place.planes[i].offset + item_.head * place.planes[i].head_bytes;
+          bytes + place.planes[i].offset + next_head * place.planes[i].head_bytes;
   }
 
   void score(QuerySpan queries, Range piece) const {
-    const uint32_t row = queries.begin * call_.group;
     const Codec& codec = call_.key.codec;
-    each_page(call_.key, piece, [&](const Records& records, Pos position) {
-      call_.key_functions.scores(codec,
-                                 scratch_.prepared + uint64_t{row} * codec.geometry.prepared_bytes,
-                                 (queries.end - queries.begin) * call_.group, records,
-                                 scores_of(row) + (position - block_.begin), kBlockPositions);
-    });
+    each_records(call_.key, queries, piece,
+                 [&](const Records& records, Pos position, uint32_t row, uint32_t rows) {
+                   call_.key_functions.scores(
+                       codec, scratch_.prepared + uint64_t{row} * codec.geometry.prepared_bytes,
+                       rows, records, scores_of(row) + (position - block_.begin), kBlockPositions);
+                 });
   }
 
-  void soften(uint32_t query) const {
+  void soften(uint32_t query, uint32_t row) const {
     const Retention::Visible seen = visible(query);
     const bool is_blind = seen.sinks.empty() && seen.recent.empty();
-    for (uint32_t row = query * call_.group; row < (query + 1) * call_.group; ++row) {
-      std::fill_n(o_of(scratch_.block, row), call_.value.codec.geometry.partial_floats, 0.f);
-      scratch_.block.softmax[row] =
-          is_blind ? Softmax{}
-                   : call_.softmax.block(scores_of(row), block_.begin, seen.sinks, seen.recent);
-    }
+    std::fill_n(o_of(scratch_.block, row), call_.value.codec.geometry.partial_floats, 0.f);
+    scratch_.block.softmax[row] =
+        is_blind ? Softmax{}
+                 : call_.softmax.block(scores_of(row), block_.begin, seen.sinks, seen.recent);
   }
 
   void accumulate(QuerySpan queries, Range piece) const {
-    const uint32_t row = queries.begin * call_.group;
-    each_page(call_.value, piece, [&](const Records& records, Pos position) {
-      call_.value_functions.accumulate(call_.value.codec,
-                                       scores_of(row) + (position - block_.begin), kBlockPositions,
-                                       (queries.end - queries.begin) * call_.group, position,
-                                       records, o_of(scratch_.block, row));
-    });
+    each_records(call_.value, queries, piece,
+                 [&](const Records& records, Pos position, uint32_t row, uint32_t rows) {
+                   call_.value_functions.accumulate(
+                       call_.value.codec, scores_of(row) + (position - block_.begin),
+                       kBlockPositions, rows, position, records, o_of(scratch_.block, row));
+                 });
   }
-
-  float* scores_of(uint32_t row) const { return scratch_.scores + uint64_t{row} * kBlockPositions; }
 
   const Call& call_;
   const Scratch& scratch_;
   Item item_;
-  Retention::Visible seen_;
+  Retention::Visible seen_;  // by some query of the item
+  uint32_t rows_ = 0;
+  uint32_t rows_per_head_ = 0;
   Range block_;
 };
+
+// The blocks of one segment that an item sees, and the parts that take them.
+struct Segment {
+  uint64_t place = 0;  // among the item's segments
+  uint32_t blocks = 0;
+  std::array<Pos, kBlocksPerSegment> block{};
+  std::array<uint32_t, kBlocksPerSegment> owner{};
+
+  bool is_cut() const { return owner[0] != owner[blocks - 1]; }
+};
+
+// Calls f(segment) for every segment of an item; returns the cost up to its end.
+template <class F>
+uint64_t each_segment(const Call& call,
+                      const Plan& plan,
+                      const Item& item,
+                      uint64_t cost_before,
+                      uint32_t parts,
+                      F f) {
+  Segment segment;
+  each_block(seen_by(call.view.retention, item.first, item.last), [&](Pos block, Pos positions) {
+    if (segment.blocks != 0 && segment.block[0] / kBlocksPerSegment != block / kBlocksPerSegment) {
+      f(segment);
+      segment = {.place = segment.place + 1};
+    }
+    const uint64_t cost = cost_of(call, item, positions);
+    segment.block[segment.blocks] = block;
+    segment.owner[segment.blocks++] = plan.owner(cost_before, cost, parts);
+    cost_before += cost;
+  });
+  f(segment);
+  return cost_before;
+}
+
+// The workspace of a call: scratch for every part; then, for every part, room for the segments of
+// the item that starts in it and goes on beyond it, and for the blocks of the segment that does.
+class Workspace {
+ public:
+  Workspace(AttendWorkspace::State& state, const Call& call, const Plan& plan, uint32_t parts)
+      : call_(call), plan_(plan), parts_(parts) {
+    Carver scratch(nullptr), partials(nullptr);
+    take_scratch(scratch, call, plan.most_rows);
+    take_partials(partials, call, plan.most_rows);
+    scratch_bytes_ = scratch.used();
+    partials_bytes_ = partials.used();
+    shared_bytes_ = parts == 1 ? 0 : partials_bytes_ * (plan.most_segments + kBlocksPerSegment);
+    bytes_ = state.reserve((scratch_bytes_ + shared_bytes_) * parts, parts);
+  }
+
+  Scratch scratch(uint32_t part) const {
+    Carver carver(bytes_ + part * scratch_bytes_);
+    return take_scratch(carver, call_, plan_.most_rows);
+  }
+  Partials segment(uint32_t first_owner, uint64_t place) const {
+    return shared(first_owner, kBlocksPerSegment + place);
+  }
+  Partials block(uint32_t first_owner, uint32_t index) const { return shared(first_owner, index); }
+
+ private:
+  Partials shared(uint32_t part, uint64_t index) const {
+    Carver carver(bytes_ + scratch_bytes_ * parts_ + part * shared_bytes_ +
+                  index * partials_bytes_);
+    return take_partials(carver, call_, plan_.most_rows);
+  }
+
+  const Call& call_;
+  const Plan& plan_;
+  uint32_t parts_;
+  std::byte* bytes_ = nullptr;
+  uint64_t scratch_bytes_ = 0, partials_bytes_ = 0, shared_bytes_ = 0;
+};
+
+// What part `part.index` does of an item that takes up cost_before.. of the plan; returns its end.
+uint64_t attend_item(const Call& call,
+                     const Plan& plan,
+                     const Item& item,
+                     uint64_t cost_before,
+                     Part part,
+                     const Workspace& workspace,
+                     const Scratch& scratch,
+                     std::atomic<uint64_t>* finished_blocks) {
+  uint32_t first_owner = part.count, last_owner = 0;
+  uint64_t blocks = 0, mine = 0;
+  const uint64_t cost_after =
+      each_segment(call, plan, item, cost_before, part.count, [&](const Segment& segment) {
+        first_owner = std::min(first_owner, segment.owner[0]);
+        last_owner = segment.owner[segment.blocks - 1];
+        blocks += segment.blocks;
+        for (uint32_t i = 0; i < segment.blocks; ++i) mine += segment.owner[i] == part.index;
+      });
+  if (mine == 0) return cost_after;
+
+  Worker worker(call, scratch);
+  worker.start(item);
+  const bool is_whole = first_owner == last_owner;
+  each_segment(call, plan, item, cost_before, part.count, [&](const Segment& segment) {
+    worker.clear(scratch.segment);
+    bool has_mine = false;
+    for (uint32_t i = 0; i < segment.blocks; ++i) {
+      if (segment.owner[i] != part.index) continue;
+      has_mine = true;
+      worker.attend_block(segment.block[i]);
+      if (segment.is_cut())
+        worker.copy(scratch.block, workspace.block(segment.owner[0], i));
+      else
+        worker.join(scratch.segment, scratch.block);
+    }
+    if (!has_mine || segment.is_cut()) return;
+    if (is_whole)
+      worker.join(scratch.running, scratch.segment);
+    else
+      worker.copy(scratch.segment, workspace.segment(first_owner, segment.place));
+  });
+
+  if (!is_whole) {
+    std::atomic<uint64_t>& finished = finished_blocks[first_owner];
+    if (finished.fetch_add(mine, std::memory_order_acq_rel) + mine != blocks) return cost_after;
+    finished.store(0, std::memory_order_relaxed);  // for the next call
+    each_segment(call, plan, item, cost_before, part.count, [&](const Segment& segment) {
+      if (!segment.is_cut()) {
+        worker.join(scratch.running, workspace.segment(first_owner, segment.place));
+        return;
+      }
+      worker.clear(scratch.segment);
+      for (uint32_t i = 0; i < segment.blocks; ++i)
+        worker.join(scratch.segment, workspace.block(segment.owner[0], i));
+      worker.join(scratch.running, scratch.segment);
+    });
+  }
+  worker.finish();
+  return cost_after;
+}
 
 const FamilyPlace& family_that(const View& view, bool Family::*does) {
   for (const FamilyPlace& place : view.slot->families)
@@ -480,76 +652,12 @@ void attend(const View& view, const Queries& queries, const Attended& out, Part 
   const Call call = make_call(view, queries, out);
   const Plan plan = make_plan(call);
 
-  // The workspace: scratch per part, then room for the segments of the item that starts in a part
-  // and goes on beyond it.
-  Carver measure(nullptr);
-  take_scratch(measure, call, plan.most_rows);
-  const uint64_t scratch_bytes = measure.used();
-  Carver measure_segment(nullptr);
-  take_partials(measure_segment, call, plan.most_rows);
-  const uint64_t segment_bytes = measure_segment.used();
-  const uint64_t shared_bytes = part.count == 1 ? 0 : segment_bytes * plan.most_segments;
-  AttendWorkspace::State& workspace = view.workspace->state();
-  std::byte* bytes = workspace.reserve((scratch_bytes + shared_bytes) * part.count, part.count);
-
-  Carver carver(bytes + part.index * scratch_bytes);
-  const Scratch scratch = take_scratch(carver, call, plan.most_rows);
-  Worker worker(call, scratch);
-  uint64_t cost_before = 0;
+  AttendWorkspace::State& state = view.workspace->state();
+  const Workspace workspace(state, call, plan, part.count);
+  const Scratch scratch = workspace.scratch(part.index);
+  uint64_t cost = 0;
   each_item(call, [&](const Item& item) {
-    struct Mine {
-      Pos segment;
-      uint64_t place;  // among the item's segments
-    };
-    uint64_t segments = 0, mine = 0;
-    Pos first_mine = 0;
-    uint32_t first_owner = part.count, last_owner = 0;
-    const Retention::Visible seen = seen_by(view.retention, item.first, item.last);
-    const auto owner_of_next = [&](Pos positions, uint64_t& before) {
-      const uint64_t cost = cost_of(call, item, positions);
-      const uint32_t owner = plan.owner(before, cost, part.count);
-      before += cost;
-      return owner;
-    };
-    uint64_t before = cost_before;
-    each_unit(seen, kSegmentPositions, kEverything, [&](Pos, Pos positions) {
-      const uint32_t owner = owner_of_next(positions, before);
-      first_owner = std::min(first_owner, owner);
-      last_owner = std::max(last_owner, owner);
-      if (owner == part.index && mine++ == 0) first_mine = segments;
-      ++segments;
-    });
-    cost_before = before;
-    if (mine == 0) return;
-
-    worker.start(item);
-    const bool is_whole = first_owner == last_owner;
-    std::byte* shared = bytes + scratch_bytes * part.count + first_owner * shared_bytes;
-    const auto shared_partials = [&](uint64_t index) {
-      Carver place(shared + index * segment_bytes);
-      return take_partials(place, call, plan.most_rows);
-    };
-    uint64_t index = 0;
-    each_unit(seen, kSegmentPositions, kEverything, [&](Pos segment, Pos) {
-      const uint64_t place = index++;
-      if (place < first_mine || place >= first_mine + mine) return;
-      worker.attend_segment(segment);
-      if (is_whole) {
-        worker.join_running(scratch.segment);
-      } else {
-        const Partials to = shared_partials(place);
-        std::copy_n(scratch.segment.softmax, worker.rows(), to.softmax);
-        std::copy_n(scratch.segment.o,
-                    uint64_t{worker.rows()} * call.value.codec.geometry.partial_floats, to.o);
-      }
-    });
-    if (!is_whole) {
-      std::atomic<uint64_t>& finished = workspace.finished[first_owner];
-      if (finished.fetch_add(mine, std::memory_order_acq_rel) + mine != segments) return;
-      finished.store(0, std::memory_order_relaxed);
-      for (uint64_t i = 0; i < segments; ++i) worker.join_running(shared_partials(i));
-    }
-    worker.finish();
+    cost = attend_item(call, plan, item, cost, part, workspace, scratch, state.finished.get());
   });
 }
 

@@ -310,7 +310,7 @@ TEST_P(EveryEncoding, ScoresAndSumsAgreeWithDecodedNumbers) {
         double exact = 0;
         for (uint32_t i = 0; i < codec.width; ++i)
           exact += double{y[p * codec.width + i]} * query[i];
-        ASSERT_NEAR(scores[p], exact, 1e-3) << p;
+        ASSERT_NEAR(scores[p], exact, 2e-3) << p;  // a query may have become 16-bit
       }
       for (uint32_t i = 0; i < codec.width; ++i) {
         double exact = 0;

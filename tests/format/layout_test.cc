@@ -105,6 +105,9 @@ TEST(Layout, RefusesADescriptionThatContradictsItself) {
   bad = good;
   bad.name_space = "\xff";
   expect_refused(bad, "UTF-8");
+  bad = good;
+  bad.slots[0].families[1].encoding = "affine\xcb";
+  expect_refused(bad, "UTF-8");
 }
 
 TEST(Layout, SizesThatNoFileHasAllocateNothing) {

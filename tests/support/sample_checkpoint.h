@@ -3,6 +3,8 @@
 #ifndef CAIRN_TESTS_SUPPORT_SAMPLE_CHECKPOINT_H_
 #define CAIRN_TESTS_SUPPORT_SAMPLE_CHECKPOINT_H_
 
+#include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -86,6 +88,22 @@ inline Result<std::string> read_everything(FileSystem& fs, const std::string& pa
     if (!damaged.empty()) return tl::unexpected<Error>(reader.damage(damaged.front()));
   }
   return data;
+}
+
+// The file with the checksum that its header should have, as somebody would change it who knows the
+// rule; none: the header's length reaches beyond the file.
+inline std::optional<std::string> with_header_checksum(std::string bytes) {
+  constexpr size_t kAt = 8 + std::string_view(R"({"__metadata__":{"header_checksum":")").size();
+  constexpr size_t kDigits = 16;
+  if (bytes.size() < kAt + kDigits) return std::nullopt;
+  uint64_t text_bytes = 0;
+  std::memcpy(&text_bytes, bytes.data(), sizeof(text_bytes));
+  if (text_bytes > bytes.size() - sizeof(text_bytes) ||
+      text_bytes + sizeof(text_bytes) < kAt + kDigits)
+    return std::nullopt;
+  bytes.replace(kAt, kDigits, kDigits, '0');
+  return bytes.replace(
+      kAt, kDigits, hex(xxh3(std::string_view(bytes).substr(0, sizeof(text_bytes) + text_bytes))));
 }
 
 }  // namespace cairn::testing

@@ -1,0 +1,38 @@
+// cairn run: text in, text out, and what was computed on the way kept in a file.
+#ifndef CAIRN_APPS_CLI_RUN_H_
+#define CAIRN_APPS_CLI_RUN_H_
+
+#include <CLI/App.hpp>
+#include <optional>
+#include <string>
+
+#include "apps/cli/process_clock.h"
+#include "apps/config.h"
+#include "cairn/core/error.h"
+#include "cairn/runtime/sampler.h"
+
+namespace cairn::cli {
+
+struct RunOptions {
+  std::string model;
+  std::optional<std::string> prompt;
+  std::string prompt_file;  // "-": stdin
+  bool is_chat = false;
+  std::string state_path;
+  bool goes_on = false;
+  bool overwrites = false;
+  std::optional<uint64_t> max_tokens;
+  std::string kv;
+  uint32_t threads = 0;  // 0: as many as the machine runs at once
+  SamplingOptions sampling;
+  uint64_t context = 0;  // positions; 0: what the model has
+  bool wants_stats = false;
+  bool wants_json = false;
+};
+
+CLI::App* add_run(CLI::App& program, RunOptions& options);
+Result<int> run(const RunOptions& options, const Config& config, Clock::time_point start);
+
+}  // namespace cairn::cli
+
+#endif  // CAIRN_APPS_CLI_RUN_H_

@@ -1,0 +1,77 @@
+// A model, its session and one conversation, made ready by the options of cairn run.
+#ifndef CAIRN_APPS_CLI_TALK_H_
+#define CAIRN_APPS_CLI_TALK_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "apps/cli/run.h"
+#include "apps/cli/state_file.h"
+#include "cairn/models/model.h"
+#include "cairn/runtime/chat_template.h"
+
+namespace cairn::cli {
+
+// Seconds of the time to the first token, part by part.
+struct Parts {
+  double process = 0;      // from the kernel's start of the process to main()
+  double model = 0;        // map, network, identity, vocabulary
+  double state = 0;        // read, verify, place
+  double first_token = 0;  // all, from the start of the process; 0: there was none
+};
+
+struct Answer {
+  std::string text;
+  Generated generated;
+  Pos prompt_tokens = 0;    // of the whole conversation, before the answer
+  Pos length = 0;           // positions now in the state
+  double save_seconds = 0;  // 0: nothing was saved
+  std::optional<Error> save_error;
+  bool is_output_lost = false;  // stdout failed; generating stopped there
+};
+
+class Talk {
+ public:
+  static Result<std::unique_ptr<Talk>> open(const RunOptions& options,
+                                            const Config& config,
+                                            Clock::time_point start);
+
+  // The conversation is this text, or goes on with it, as the options say.
+  Result<Answer> complete(const std::string& text);
+  // The user's next message; none: the answer to the last one is still due.
+  Result<Answer> reply(const std::optional<std::string>& message);
+  bool is_reply_due() const;  // the state was saved while the model was reading a message
+  Result<void> check_chat();  // Unsupported: no way is known to write a chat for this model
+
+  const Model& model() const { return *model_; }
+  const Parts& parts() const { return parts_; }
+  const StateFile& file() const { return file_; }
+  Pos context() const;  // positions that may be used
+  Pos held_tokens() const { return conversation_.tokens.size(); }
+
+ private:
+  Talk(const RunOptions& options, Clock::time_point start);
+  Result<void> prepare(const Config& config);
+  Result<Answer> answer(uint64_t max_tokens, size_t tokens_before);
+  Result<Generated> generate_shown(uint64_t max_tokens, Answer& answer);
+  void save_state(Answer& answer);
+  void take_back(size_t tokens_before);
+  std::vector<int32_t> encode(const std::string& text, Specials specials) const;
+
+  const RunOptions& options_;
+  const Clock::time_point start_;
+  StateFile file_;
+  bool has_file_ = false;  // on disk, as far as we know
+  Memory memory_;
+  std::unique_ptr<Model> model_;
+  std::optional<Session> session_;
+  std::optional<Sampler> sampler_;
+  std::optional<ChatTemplate> chat_;
+  Conversation conversation_;
+  Parts parts_;
+};
+
+}  // namespace cairn::cli
+
+#endif  // CAIRN_APPS_CLI_TALK_H_
