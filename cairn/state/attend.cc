@@ -6,6 +6,11 @@
 //   segment  1,024 positions of an item: results are joined inside segments, then over them
 //   block    256 positions: scores, softmax, weighted sum, join
 //
+// What a page holds can be in one of two forms (exact, encoded); each has its own prepared queries
+// and its own weighted sum, and an output is what both contributed. A score is the sum over the
+// slot's scored families. A chosen list is attended like a run of positions whose places are the
+// list's: everything below that speaks of positions then means ranks, until records are looked up.
+//
 // Every part makes the same plan: all blocks of all items in order, each with a cost; part i of n
 // takes those whose middle lies in the i-th n-th of the total. An item inside one part is finished
 // there. Of an item that spans parts, segments (and the blocks of a segment that spans parts) go to
@@ -88,16 +93,36 @@ AttendWorkspace::~AttendWorkspace() = default;
 
 namespace {
 
+constexpr size_t kMostScored = 2;
+
+struct Scored {
+  const FamilyPlace* place = nullptr;
+  const RecordFunctions* functions = nullptr;
+  uint32_t query_offset = 0;  // floats into a query
+};
+
+// How one form of the records meets queries and weights.
+struct AttendForm {
+  std::array<Scored, kMostScored> scored;
+  uint32_t scored_count = 0;
+  const FamilyPlace* value = nullptr;
+  const RecordFunctions* value_functions = nullptr;
+
+  const Codec& value_codec() const { return value->codec; }
+  uint64_t partial_floats() const { return value->codec.geometry.partial_floats; }
+};
+
 // What a call is about, with strides resolved.
 struct Call {
   const View& view;
-  const FamilyPlace& key;
-  const FamilyPlace& value;
-  const RecordFunctions& key_functions;
-  const RecordFunctions& value_functions;
   const SoftmaxFunctions& softmax;
   Queries queries;
   Attended out;
+  std::array<AttendForm, 2> forms;  // encoded, exact
+  uint32_t form_count = 1;
+  uint32_t key_heads = 0;
+  uint32_t query_width = 0;  // of all scored families
+  uint32_t value_width = 0;
   uint32_t group = 0;         // query heads per key head
   uint32_t tile_queries = 0;  // of an item, at most
   uint32_t step_queries = 0;
@@ -109,7 +134,9 @@ struct Item {
   uint32_t heads = 0;
   Pos first = 0;  // positions of the item's queries: [first, last]
   Pos last = 0;
+  std::span<const uint32_t> chosen;  // of the item's only query; not used: empty with null data
 
+  bool is_sparse() const { return chosen.data() != nullptr; }
   uint32_t queries() const { return static_cast<uint32_t>(last - first + 1); }
 };
 
@@ -122,6 +149,11 @@ Retention::Visible seen_by(const Retention& retention, Pos first, Pos last) {
   const Pos sinks_end = std::max(early.sinks.end, late.sinks.end);
   if (recent.begin <= sinks_end) return {{0, 0}, {0, recent.end}};
   return {{0, sinks_end}, recent};
+}
+
+Retention::Visible seen_by(const Retention& retention, const Item& item) {
+  if (item.is_sparse()) return {{0, 0}, {0, item.chosen.size()}};
+  return seen_by(retention, item.first, item.last);
 }
 
 Range clip(Range range, Range to) {
@@ -150,9 +182,10 @@ void each_item(const Call& call, F f) {
     for (Pos first = 0; first < run.count; first += call.tile_queries) {
       const Pos last = std::min<Pos>(first + call.tile_queries, run.count) - 1;
       const uint64_t all_rows = (last - first + 1) * call.queries.heads;
-      const uint32_t heads = all_rows <= kTileRows ? call.key.heads : 1;
-      for (uint32_t head = 0; head < call.key.heads; head += heads)
-        f(Item{&run, head, heads, run.first + first, run.first + last});
+      const uint32_t heads = all_rows <= kTileRows ? call.key_heads : 1;
+      Item item{.run = &run, .heads = heads, .first = run.first + first, .last = run.first + last};
+      if (call.queries.chosen != nullptr) item.chosen = call.queries.chosen->of(run.row + first);
+      for (; item.first_head < call.key_heads; item.first_head += heads) f(item);
     }
 }
 
@@ -182,7 +215,7 @@ Plan make_plan(const Call& call) {
   each_item(call, [&](const Item& item) {
     uint64_t segments = 0;
     Pos newest = ~Pos{0};
-    each_block(seen_by(call.view.retention, item.first, item.last), [&](Pos block, Pos positions) {
+    each_block(seen_by(call.view.retention, item), [&](Pos block, Pos positions) {
       plan.total_cost += cost_of(call, item, positions);
       segments += block / kBlocksPerSegment != newest;
       newest = block / kBlocksPerSegment;
@@ -196,29 +229,40 @@ Plan make_plan(const Call& call) {
 // Partial results of up to most_rows rows.
 struct Partials {
   Softmax* softmax;
-  float* o;  // value.geometry.partial_floats per row
+  std::array<float*, 2> o;  // per form: form.partial_floats() per row
 };
 
 Partials take_partials(Carver& carver, const Call& call, uint64_t rows) {
-  auto* softmax = carver.take<Softmax>(rows);
-  return {softmax, carver.take<float>(rows * call.value.codec.geometry.partial_floats)};
+  Partials partials{.softmax = carver.take<Softmax>(rows)};
+  for (uint32_t form = 0; form < call.form_count; ++form)
+    partials.o[form] = carver.take<float>(rows * call.forms[form].partial_floats());
+  return partials;
 }
 
 // One part's memory for one item at a time.
 struct Scratch {
-  std::byte* prepared;
-  float* query;   // one, scaled
-  float* scores;  // [rows, 256]; then weights
+  std::array<std::array<std::byte*, kMostScored>, 2> prepared;  // per form and scored family
+  float* query;                                                 // one, scaled
+  float* scores;                                                // [rows, 256]; then weights
+  float* more;    // the same, of a further scored family; null where there is one
+  float* output;  // one, of a further form
   Partials block, segment, running;
 };
 
 Scratch take_scratch(Carver& carver, const Call& call, uint64_t rows) {
-  return {carver.take<std::byte>(rows * call.key.codec.geometry.prepared_bytes),
-          carver.take<float>(call.key.codec.width),
-          carver.take<float>(rows * kBlockPositions),
-          take_partials(carver, call, rows),
-          take_partials(carver, call, rows),
-          take_partials(carver, call, rows)};
+  Scratch scratch{};
+  for (uint32_t form = 0; form < call.form_count; ++form)
+    for (uint32_t i = 0; i < call.forms[form].scored_count; ++i)
+      scratch.prepared[form][i] = carver.take<std::byte>(
+          rows * call.forms[form].scored[i].place->codec.geometry.prepared_bytes);
+  scratch.query = carver.take<float>(call.query_width);
+  scratch.scores = carver.take<float>(rows * kBlockPositions);
+  if (call.forms[0].scored_count > 1) scratch.more = carver.take<float>(rows * kBlockPositions);
+  scratch.output = carver.take<float>(call.value_width);
+  scratch.block = take_partials(carver, call, rows);
+  scratch.segment = take_partials(carver, call, rows);
+  scratch.running = take_partials(carver, call, rows);
+  return scratch;
 }
 
 // Queries of an item, by number: [begin, end).
@@ -234,7 +278,7 @@ class Worker {
 
   void start(const Item& item) {
     item_ = item;
-    seen_ = seen_by(call_.view.retention, item.first, item.last);
+    seen_ = seen_by(call_.view.retention, item);
     rows_ = rows_of(call_, item);
     rows_per_head_ = item.queries() * call_.group;
     prepare_queries();
@@ -256,14 +300,20 @@ class Worker {
   void clear(const Partials& partials) const { std::fill_n(partials.softmax, rows_, Softmax{}); }
 
   void join(const Partials& into, const Partials& part) const {
-    for (uint32_t row = 0; row < rows_; ++row)
-      call_.softmax.join(into.softmax[row], o_of(into, row), part.softmax[row], o_of(part, row),
-                         call_.value.codec.width);
+    for (uint32_t row = 0; row < rows_; ++row) {
+      const Softmax before = into.softmax[row];
+      for (uint32_t form = 0; form < call_.form_count; ++form) {
+        into.softmax[row] = before;
+        call_.softmax.join(into.softmax[row], o_of(into, form, row), part.softmax[row],
+                           o_of(part, form, row), call_.value_width);
+      }
+    }
   }
 
   void copy(const Partials& from, const Partials& to) const {
     std::copy_n(from.softmax, rows_, to.softmax);
-    std::copy_n(from.o, uint64_t{rows_} * call_.value.codec.geometry.partial_floats, to.o);
+    for (uint32_t form = 0; form < call_.form_count; ++form)
+      std::copy_n(from.o[form], rows_ * call_.forms[form].partial_floats(), to.o[form]);
   }
 
   // The output of all rows, from scratch.running.
@@ -273,9 +323,14 @@ class Worker {
       float* out = call_.out.data + static_cast<ptrdiff_t>(place.query) * call_.out.row_stride +
                    static_cast<ptrdiff_t>(place.head) * call_.out.head_stride;
       const Softmax& total = scratch_.running.softmax[row];
-      call_.softmax.normalize(total, o_of(scratch_.running, row), out, call_.value.codec.width);
-      if (call_.value_functions.finish != nullptr)
-        call_.value_functions.finish(call_.value.codec, out);
+      for (uint32_t i = 0; i < call_.form_count; ++i) {
+        const AttendForm& form = call_.forms[i];
+        float* part = i == 0 ? out : scratch_.output;
+        call_.softmax.normalize(total, o_of(scratch_.running, i, row), part, call_.value_width);
+        if (form.value_functions->finish != nullptr)
+          form.value_functions->finish(form.value_codec(), part);
+        for (uint32_t d = 0; i > 0 && d < call_.value_width; ++d) out[d] += part[d];
+      }
       if (call_.out.log_sum_exp != nullptr)
         call_.out.log_sum_exp[place.query * call_.queries.heads + place.head] = log_sum_exp(total);
     }
@@ -293,27 +348,35 @@ class Worker {
             (item_.first_head + row / rows_per_head_) * call_.group + in_head % call_.group};
   }
 
-  float* o_of(const Partials& partials, uint32_t row) const {
-    return partials.o + uint64_t{row} * call_.value.codec.geometry.partial_floats;
+  float* o_of(const Partials& partials, uint32_t form, uint32_t row) const {
+    return partials.o[form] + row * call_.forms[form].partial_floats();
   }
   float* scores_of(uint32_t row) const { return scratch_.scores + uint64_t{row} * kBlockPositions; }
 
   void prepare_queries() {
-    const Codec& codec = call_.key.codec;
     const float factor = call_.queries.scale * kLog2E;
     for (uint32_t row = 0; row < rows_; ++row) {
       const Place place = place_of(row);
       const float* from = call_.queries.data +
                           static_cast<ptrdiff_t>(place.query) * call_.queries.row_stride +
                           static_cast<ptrdiff_t>(place.head) * call_.queries.head_stride;
-      for (uint32_t i = 0; i < codec.width; ++i) scratch_.query[i] = from[i] * factor;
-      call_.key_functions.prepare(
-          codec, scratch_.query, scratch_.prepared + uint64_t{row} * codec.geometry.prepared_bytes);
+      for (uint32_t i = 0; i < call_.query_width; ++i) scratch_.query[i] = from[i] * factor;
+      for (uint32_t form = 0; form < call_.form_count; ++form)
+        for (uint32_t i = 0; i < call_.forms[form].scored_count; ++i) {
+          const Scored& scored = call_.forms[form].scored[i];
+          scored.functions->prepare(scored.place->codec, scratch_.query + scored.query_offset,
+                                    prepared_of(form, i, row));
+        }
     }
+  }
+  std::byte* prepared_of(uint32_t form, uint32_t scored, uint32_t row) const {
+    const Codec& codec = call_.forms[form].scored[scored].place->codec;
+    return scratch_.prepared[form][scored] + uint64_t{row} * codec.geometry.prepared_bytes;
   }
 
   // What query number `query` sees of the block.
   Retention::Visible visible(uint32_t query) const {
+    if (item_.is_sparse()) return {{}, clip(seen_.recent, block_)};
     const Retention::Visible all = call_.view.retention.visible(item_.first + query);
     return {clip(all.sinks, block_), clip(all.recent, block_)};
   }
@@ -333,10 +396,17 @@ class Worker {
       for (uint32_t i = 0; i < count; ++i) soften(queries.begin + i / call_.group, row + i);
     });
     each_piece(queries, cuts, [&](Range piece, QuerySpan seers) { accumulate(seers, piece); });
-    if (call_.value_functions.finish_block == nullptr) return;
-    each_rows(queries, [&](uint32_t, uint32_t row, uint32_t count) {
-      call_.value_functions.finish_block(call_.value.codec, count, o_of(scratch_.block, row));
-    });
+    finish_block(queries);
+  }
+
+  void finish_block(QuerySpan queries) const {
+    for (uint32_t i = 0; i < call_.form_count; ++i) {
+      const AttendForm& form = call_.forms[i];
+      if (form.value_functions->finish_block == nullptr) continue;
+      each_rows(queries, [&](uint32_t, uint32_t row, uint32_t count) {
+        form.value_functions->finish_block(form.value_codec(), count, o_of(scratch_.block, i, row));
+      });
+    }
   }
 
   static constexpr uint32_t kMaxCuts = 4 * kStepRows;
@@ -402,29 +472,52 @@ class Worker {
         (queries.end - queries.begin) * call_.group);
   }
 
-  // Calls f(records, position, first row, rows) for each page of a piece and each head: in the
-  // order in which they lie in memory.
+  // Adjacent positions of one page, which are therefore in one form.
+  struct Stretch {
+    Pos index;     // of the first: its position, or its rank in a chosen list
+    Pos position;  // of the first
+    uint32_t count;
+    uint32_t form;
+  };
+
   template <class F>
-  void each_records(const FamilyPlace& place, QuerySpan queries, Range piece, F f) const {
-    const uint32_t page_positions = call_.view.page_positions;
-    for (Pos position = piece.begin; position < piece.end;) {
-      const Pos page = position / page_positions;
-      const auto first = static_cast<uint32_t>(position % page_positions);
-      const auto count =
-          static_cast<uint32_t>(std::min<Pos>(piece.end - position, page_positions - first));
-      std::byte* bytes = item_.run->pages.page(page);
-      each_rows(queries, [&](uint32_t head, uint32_t row, uint32_t rows) {
-        Records records = place.records(bytes, item_.first_head + head, first, count);
-        point_ahead(place, page, head, records);
-        f(records, position, row, rows);
-      });
-      position += count;
+  void each_stretch(Range piece, F f) const {
+    const Pos page_positions = call_.view.page_positions;
+    for (Pos index = piece.begin; index < piece.end;) {
+      const Pos position = item_.is_sparse() ? item_.chosen[index] : index;
+      Pos count = std::min(piece.end - index, page_positions - position % page_positions);
+      if (item_.is_sparse()) {
+        Pos adjacent = 1;
+        while (adjacent < count && item_.chosen[index + adjacent] == position + adjacent)
+          ++adjacent;
+        count = adjacent;
+      }
+      f(Stretch{index, position, static_cast<uint32_t>(count),
+                position < item_.run->exact_end ? call_.form_count - 1 : 0});
+      index += count;
     }
   }
 
-  // Lets kernels ask early for the records that come kAheadPositions later in each_records' order,
-  // if they belong to what the item sees.
+  // Calls f(records, first row, rows) for each head: in the order in which they lie in memory.
+  template <class F>
+  void each_records(const FamilyPlace& place,
+                    QuerySpan queries,
+                    const Stretch& stretch,
+                    F f) const {
+    const Pos page = stretch.position / call_.view.page_positions;
+    const auto first = static_cast<uint32_t>(stretch.position % call_.view.page_positions);
+    std::byte* bytes = item_.run->pages.page(page);
+    each_rows(queries, [&](uint32_t head, uint32_t row, uint32_t rows) {
+      Records records = place.records(bytes, item_.first_head + head, first, stretch.count);
+      point_ahead(place, page, head, records);
+      f(records, row, rows);
+    });
+  }
+
+  // Lets kernels ask early for the records that come kAheadPositions later in this order, if they
+  // belong to what the item sees.
   void point_ahead(const FamilyPlace& place, Pos page, uint32_t head, Records& records) const {
+    if (item_.is_sparse()) return;
     const uint32_t page_positions = call_.view.page_positions;
     const Pos ahead = head + std::max(1u, kAheadPositions / page_positions);
     page += ahead / item_.heads;
@@ -438,31 +531,51 @@ class Worker {
   }
 
   void score(QuerySpan queries, Range piece) const {
-    const Codec& codec = call_.key.codec;
-    each_records(call_.key, queries, piece,
-                 [&](const Records& records, Pos position, uint32_t row, uint32_t rows) {
-                   call_.key_functions.scores(
-                       codec, scratch_.prepared + uint64_t{row} * codec.geometry.prepared_bytes,
-                       rows, records, scores_of(row) + (position - block_.begin), kBlockPositions);
-                 });
+    each_stretch(piece, [&](const Stretch& stretch) {
+      const AttendForm& form = call_.forms[stretch.form];
+      const Pos column = stretch.index - block_.begin;
+      for (uint32_t i = 0; i < form.scored_count; ++i) {
+        const Scored& scored = form.scored[i];
+        each_records(*scored.place, queries, stretch,
+                     [&](const Records& records, uint32_t row, uint32_t rows) {
+                       float* scores = (i == 0 ? scores_of(row) : more_of(row)) + column;
+                       scored.functions->scores(scored.place->codec,
+                                                prepared_of(stretch.form, i, row), rows, records,
+                                                scores, kBlockPositions);
+                       if (i > 0) add_scores(row, rows, column, stretch.count);
+                     });
+      }
+    });
+  }
+
+  float* more_of(uint32_t row) const { return scratch_.more + uint64_t{row} * kBlockPositions; }
+
+  void add_scores(uint32_t row, uint32_t rows, Pos column, uint32_t count) const {
+    for (uint32_t r = row; r < row + rows; ++r)
+      for (Pos i = column; i < column + count; ++i) scores_of(r)[i] += more_of(r)[i];
   }
 
   void soften(uint32_t query, uint32_t row) const {
     const Retention::Visible seen = visible(query);
     const bool is_blind = seen.sinks.empty() && seen.recent.empty();
-    std::fill_n(o_of(scratch_.block, row), call_.value.codec.geometry.partial_floats, 0.f);
+    for (uint32_t form = 0; form < call_.form_count; ++form)
+      std::fill_n(o_of(scratch_.block, form, row), call_.forms[form].partial_floats(), 0.f);
     scratch_.block.softmax[row] =
         is_blind ? Softmax{}
                  : call_.softmax.block(scores_of(row), block_.begin, seen.sinks, seen.recent);
   }
 
   void accumulate(QuerySpan queries, Range piece) const {
-    each_records(call_.value, queries, piece,
-                 [&](const Records& records, Pos position, uint32_t row, uint32_t rows) {
-                   call_.value_functions.accumulate(
-                       call_.value.codec, scores_of(row) + (position - block_.begin),
-                       kBlockPositions, rows, position, records, o_of(scratch_.block, row));
-                 });
+    each_stretch(piece, [&](const Stretch& stretch) {
+      const AttendForm& form = call_.forms[stretch.form];
+      each_records(
+          *form.value, queries, stretch, [&](const Records& records, uint32_t row, uint32_t rows) {
+            form.value_functions->accumulate(form.value_codec(),
+                                             scores_of(row) + (stretch.index - block_.begin),
+                                             kBlockPositions, rows, stretch.index, records,
+                                             o_of(scratch_.block, stretch.form, row));
+          });
+    });
   }
 
   const Call& call_;
@@ -493,7 +606,7 @@ uint64_t each_segment(const Call& call,
                       uint32_t parts,
                       F f) {
   Segment segment;
-  each_block(seen_by(call.view.retention, item.first, item.last), [&](Pos block, Pos positions) {
+  each_block(seen_by(call.view.retention, item), [&](Pos block, Pos positions) {
     if (segment.blocks != 0 && segment.block[0] / kBlocksPerSegment != block / kBlocksPerSegment) {
       f(segment);
       segment = {.place = segment.place + 1};
@@ -606,40 +719,52 @@ uint64_t attend_item(const Call& call,
   return cost_after;
 }
 
-const FamilyPlace& family_that(const View& view, bool Family::*does) {
-  for (const FamilyPlace& place : view.slot->families)
-    if (place.family->*does) return place;
-  CAIRN_CHECK(false, "attend: the slot has no family to attend to");
-  __builtin_unreachable();
+AttendForm make_form(const SlotPlace& slot) {
+  AttendForm form;
+  uint32_t query_offset = 0;
+  for (const FamilyPlace& place : slot.families) {
+    const RecordFunctions& functions = place.codec.encoding->functions();
+    if (place.family->is_scored) {
+      CAIRN_CHECK(form.scored_count < kMostScored, "attend: more than {} scored families",
+                  kMostScored);
+      form.scored[form.scored_count++] = {&place, &functions, query_offset};
+      query_offset += place.codec.width;
+    }
+    if (place.family->is_accumulated) {
+      form.value = &place;
+      form.value_functions = &functions;
+    }
+  }
+  CAIRN_CHECK(form.scored_count > 0 && form.value != nullptr,
+              "attend: the slot has no family to attend to");
+  return form;
 }
 
 Call make_call(const View& view, const Queries& queries, const Attended& out) {
-  const FamilyPlace& key = family_that(view, &Family::is_scored);
-  const FamilyPlace& value = family_that(view, &Family::is_accumulated);
-  CAIRN_CHECK(queries.heads != 0 && queries.heads % key.heads == 0,
+  Call call{.view = view, .softmax = softmax_functions(), .queries = queries, .out = out};
+  call.forms[0] = make_form(*view.slot);
+  call.value_width = call.forms[0].value_codec().width;
+  if (view.exact != nullptr) call.forms[call.form_count++] = make_form(*view.exact);
+  for (uint32_t i = 0; i < call.forms[0].scored_count; ++i)
+    call.query_width += call.forms[0].scored[i].place->codec.width;
+  call.key_heads = call.forms[0].scored[0].place->heads;
+  CAIRN_CHECK(queries.heads != 0 && queries.heads % call.key_heads == 0,
               "attend: {} query heads, expected a multiple of {} key heads", queries.heads,
-              key.heads);
-  Call call{.view = view,
-            .key = key,
-            .value = value,
-            .key_functions = key.codec.encoding->functions(),
-            .value_functions = value.codec.encoding->functions(),
-            .softmax = softmax_functions(),
-            .queries = queries,
-            .out = out};
+              call.key_heads);
   const auto dense = [](ptrdiff_t& stride, uint64_t floats) {
     if (stride == 0) stride = static_cast<ptrdiff_t>(floats);
   };
-  dense(call.queries.head_stride, key.codec.width);
-  dense(call.queries.row_stride, uint64_t{queries.heads} * key.codec.width);
-  dense(call.out.head_stride, value.codec.width);
-  dense(call.out.row_stride, uint64_t{queries.heads} * value.codec.width);
+  dense(call.queries.head_stride, call.query_width);
+  dense(call.queries.row_stride, uint64_t{queries.heads} * call.query_width);
+  dense(call.out.head_stride, call.value_width);
+  dense(call.out.row_stride, uint64_t{queries.heads} * call.value_width);
   if (call.queries.scale == 0)
-    call.queries.scale = 1.f / std::sqrt(static_cast<float>(key.codec.width));
-  call.group = queries.heads / key.heads;
+    call.queries.scale = 1.f / std::sqrt(static_cast<float>(call.query_width));
+  call.group = queries.heads / call.key_heads;
   call.step_queries = static_cast<uint32_t>(ceil_div(kStepRows, call.group));
   call.tile_queries =
       std::max(1u, kTileRows / (call.step_queries * call.group)) * call.step_queries;
+  if (queries.chosen != nullptr) call.tile_queries = call.step_queries = 1;
   return call;
 }
 

@@ -8,19 +8,34 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <span>
 
 #include "cairn/core/ids.h"
 #include "cairn/state/view.h"
 
 namespace cairn {
 
+// Positions chosen for each row of the batch (sparse attention): ascending, each at most the row's
+// own and held. A list of everything gives the bits of attending without one.
+struct Chosen {
+  const uint32_t* positions = nullptr;  // [rows, row_stride]
+  const uint32_t* counts = nullptr;     // [rows]
+  size_t row_stride = 0;
+  std::span<const uint32_t> of(Pos row) const {
+    return {positions + row * row_stride, counts[row]};
+  }
+};
+
 // Query heads share key heads in order: query head h reads key head h / (query_heads / key_heads).
 struct Queries {
-  const float* data = nullptr;  // [rows, query_heads, key width], rows as in the batch
-  uint32_t heads = 0;           // query heads: a multiple of the slot's key heads
-  ptrdiff_t row_stride = 0;     // floats; 0: dense
-  ptrdiff_t head_stride = 0;    // floats; 0: dense
-  float scale = 0;              // of the scores; 0: 1 / sqrt(key width)
+  // [rows, query_heads, width], rows as in the batch; width: of the slot's scored families, one
+  // after the other (keys; latent, then rope).
+  const float* data = nullptr;
+  uint32_t heads = 0;              // query heads: a multiple of the slot's key heads
+  ptrdiff_t row_stride = 0;        // floats; 0: dense
+  ptrdiff_t head_stride = 0;       // floats; 0: dense
+  float scale = 0;                 // of the scores; 0: 1 / sqrt(width)
+  const Chosen* chosen = nullptr;  // null: every row sees what its slot's retention shows it
 };
 
 struct Attended {
