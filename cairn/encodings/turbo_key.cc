@@ -361,7 +361,7 @@ void scores(const Codec& codec,
   const size_t prepared_bytes = codec.geometry.prepared_bytes;
   const bool is_direct = lies_by_words(in);
   Turned<kBits> turned;
-  std::memset(&turned, 0, is_direct && in.count % kLanes == 0 ? 0 : sizeof(turned));
+  std::memset(&turned, 0, in.count % kLanes == 0 ? 0 : sizeof(turned));
   float lanes[kRowsAtOnce][kLanes];
   for (uint32_t p = 0; p < in.count; p += kLanes) {
     const uint32_t position = in.first + p, count = std::min(kLanes, in.count - p);
