@@ -9,10 +9,13 @@
 
 namespace cairn {
 
-extern const Encoding kF32, kF16, kBf16;  // raw.cc
-extern const Encoding kAffine;            // affine.cc
-extern const Encoding kTurboKey;          // turbo_key.cc
-inline constexpr std::array kEncodings = {&kF32, &kF16, &kBf16, &kAffine, &kTurboKey};
+extern const Encoding kF32, kF16, kBf16;   // raw.cc
+extern const Encoding kAffine;             // affine.cc
+extern const Encoding kTurboKey;           // turbo_key.cc
+extern const Encoding kTurboValue;         // turbo_value.cc
+extern const Encoding kTurboKeyReference;  // turbo_key_reference.cc
+inline constexpr std::array kEncodings = {
+    &kF32, &kF16, &kBf16, &kAffine, &kTurboKey, &kTurboValue, &kTurboKeyReference};
 
 }  // namespace cairn
 

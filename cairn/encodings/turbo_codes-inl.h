@@ -29,8 +29,8 @@ constexpr D d;
 constexpr DI di;
 constexpr uint32_t kLanes = hn::MaxLanes(D());
 
-constexpr uint32_t kChunk = 16;        // positions whose numbers lie in a buffer at a time
-constexpr uint32_t kRowsAtOnce = 24;   // rows that meet them at a time
+constexpr uint32_t kChunk = 16;          // positions whose numbers lie in a buffer at a time
+constexpr uint32_t kRowsAtOnce = 24;     // rows that meet them at a time
 constexpr size_t kBytesReadBeyond = 16;  // by unpack_group
 
 // The elements of a buffer of numbers, for tile-inl.h.
@@ -76,8 +76,7 @@ HWY_INLINE void unpack_group(const std::byte* from, uint16_t* codes) {
       const auto sixteen = hn::LoadU(d8, bytes + i * kBits / 8);
       for (uint32_t half = 0; half < 2; ++half) {
         const auto picked = hn::TableLookupBytes(sixteen, hn::Load(d8, kPicks[half].bytes));
-        const auto moved =
-            hn::Mul(hn::BitCast(d16, picked), hn::Load(d16, kPicks[half].factors));
+        const auto moved = hn::Mul(hn::BitCast(d16, picked), hn::Load(d16, kPicks[half].factors));
         hn::StoreU(hn::ShiftRight<16 - kBits>(moved), d16, codes + i + half * 8);
       }
     }
@@ -149,19 +148,17 @@ void add_weighted(const Codec& codec,
       for (uint32_t group = 0; group < groups; ++group) {
         for (uint32_t row = 0; row < row_count; ++row)
           for (uint32_t i = 0; i < count; ++i)
-            scaled[row][i] =
-                weights[(first_row + row) * weight_stride + p + i] * scales[group][i];
-        const Product product{
-            .a = scaled[0],
-            .a_stride = kChunk,
-            .rows = row_count,
-            .b = reinterpret_cast<const std::byte*>(numbers + group * kGroup),
-            .b_stride = width * sizeof(float),
-            .steps = count,
-            .next = nullptr,
-            .c = partial + first_row * partial_floats + group * kGroup,
-            .c_stride = partial_floats,
-            .from_zero = false};
+            scaled[row][i] = weights[(first_row + row) * weight_stride + p + i] * scales[group][i];
+        const Product product{.a = scaled[0],
+                              .a_stride = kChunk,
+                              .rows = row_count,
+                              .b = reinterpret_cast<const std::byte*>(numbers + group * kGroup),
+                              .b_stride = width * sizeof(float),
+                              .steps = count,
+                              .next = nullptr,
+                              .c = partial + first_row * partial_floats + group * kGroup,
+                              .c_stride = partial_floats,
+                              .from_zero = false};
         multiply<Numbers>(d, product, 0, kGroup);
       }
     }

@@ -1,7 +1,8 @@
 // What the TurboQuant encodings share: groups of 32 numbers, and how their codes are packed.
 //
 //   codes: a stream of bits per vector, least significant bit first; element i occupies bits
-//   [i * bits, (i + 1) * bits). So a group of 32 codes is exactly `bits` little-endian 32-bit words.
+//   [i * bits, (i + 1) * bits). So a group of 32 codes is exactly `bits` little-endian 32-bit
+//   words.
 #ifndef CAIRN_ENCODINGS_TURBO_CODES_H_
 #define CAIRN_ENCODINGS_TURBO_CODES_H_
 
@@ -51,8 +52,11 @@ inline void unpack(const uint32_t* words, uint32_t bits, uint8_t* codes) {
 }
 
 // The words of group `group` of the record at `position` (from the page's start), plane 0.
-inline void store_words(
-    const Records& records, uint32_t position, uint32_t group, uint32_t bits, const uint32_t* words) {
+inline void store_words(const Records& records,
+                        uint32_t position,
+                        uint32_t group,
+                        uint32_t bits,
+                        const uint32_t* words) {
   const size_t stride = records.planes[0].word_stride;
   std::byte* to = records.at(0, position) + uint64_t{group} * bits * stride;
   for (uint32_t i = 0; i < bits; ++i, to += stride) std::memcpy(to, words + i, sizeof(uint32_t));
@@ -64,8 +68,11 @@ inline void load_words(
   for (uint32_t i = 0; i < bits; ++i, from += stride)
     std::memcpy(words + i, from, sizeof(uint32_t));
 }
-inline void store_codes(
-    const Records& records, uint32_t position, uint32_t group, uint32_t bits, const uint8_t* codes) {
+inline void store_codes(const Records& records,
+                        uint32_t position,
+                        uint32_t group,
+                        uint32_t bits,
+                        const uint8_t* codes) {
   uint32_t words[kMaxBits];
   pack(codes, bits, words);
   store_words(records, position, group, bits, words);
@@ -83,10 +90,7 @@ inline void store_half(
   std::memcpy(records.at(plane, position) + group * records.planes[plane].word_stride, &value,
               sizeof(value));
 }
-inline uint16_t load_half(const Records& records,
-                          size_t plane,
-                          uint32_t position,
-                          uint32_t group) {
+inline uint16_t load_half(const Records& records, size_t plane, uint32_t position, uint32_t group) {
   uint16_t value;
   std::memcpy(&value, records.at(plane, position) + group * records.planes[plane].word_stride,
               sizeof(value));

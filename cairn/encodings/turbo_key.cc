@@ -49,7 +49,8 @@ struct Scale {
 // low <= high, both within f16's range.
 inline Scale scale_of(float low, float high, float middle) {
   Scale s;
-  s.centre_bits = f16_from_f32(low * 0.5f + high * 0.5f + 0.f);  // + 0: never the zero of low's sign
+  s.centre_bits =
+      f16_from_f32(low * 0.5f + high * 0.5f + 0.f);  // + 0: never the zero of low's sign
   s.centre = f32_from_f16(s.centre_bits);
   const float reach = std::max(high - s.centre, s.centre - low);
   // The least f16 that reaches both ends; the product is exact.
@@ -72,8 +73,7 @@ constexpr uint32_t kPairs = kGroup / 2;
 constexpr float kLargestInteger = 32639.f;  // 127 * 256 + 127: two signed bytes hold it
 
 inline uint32_t query_bytes(uint32_t groups) {
-  return static_cast<uint32_t>(
-      round_up(uint64_t{groups} * (kPairs + 3) * sizeof(int32_t), 64));
+  return static_cast<uint32_t>(round_up(uint64_t{groups} * (kPairs + 3) * sizeof(int32_t), 64));
 }
 inline Query query_at(std::byte* prepared, uint32_t groups) {
   auto* pairs = reinterpret_cast<int32_t*>(prepared);
@@ -227,12 +227,12 @@ struct Columns {
 template <uint32_t kBits, size_t kHalf>
 HWY_INLINE VI halves(const VI* words) {
   const VI lower = words[kHalf / 2], upper = words[(kHalf + kBits) / 2];
-  const VI low = kHalf % 2 == 0
-                     ? hn::And(lower, hn::Set(di, 0xffff))
-                     : hn::BitCast(di, hn::ShiftRight<16>(hn::BitCast(hn::RebindToUnsigned<DI>(), lower)));
-  const VI high = (kHalf + kBits) % 2 == 0
-                      ? hn::ShiftLeft<16>(upper)
-                      : hn::AndNot(hn::Set(di, 0xffff), upper);
+  const VI low =
+      kHalf % 2 == 0
+          ? hn::And(lower, hn::Set(di, 0xffff))
+          : hn::BitCast(di, hn::ShiftRight<16>(hn::BitCast(hn::RebindToUnsigned<DI>(), lower)));
+  const VI high =
+      (kHalf + kBits) % 2 == 0 ? hn::ShiftLeft<16>(upper) : hn::AndNot(hn::Set(di, 0xffff), upper);
   return hn::Or(low, high);
 }
 
@@ -272,8 +272,8 @@ HWY_INLINE VI add_products(VI codes, VI query, VI sum) {
   return hn::ReorderWidenMulAccumulate(di, hn::BitCast(d16, codes), hn::BitCast(d16, query), sum,
                                        unused);
 #else
-  const VI low = hn::Mul(hn::And(codes, hn::Set(di, 0xffff)),
-                         hn::ShiftRight<16>(hn::ShiftLeft<16>(query)));
+  const VI low =
+      hn::Mul(hn::And(codes, hn::Set(di, 0xffff)), hn::ShiftRight<16>(hn::ShiftLeft<16>(query)));
   const VI high = hn::Mul(hn::ShiftRight<16>(codes), hn::ShiftRight<16>(query));
   return hn::Add(sum, hn::Add(low, high));
 #endif
@@ -313,8 +313,8 @@ HWY_INLINE void score_lanes(const std::byte* prepared,
       product = hn::Sub(product, hn::Set(di, query.offsets[group]));
       const V f = hn::Mul(hn::Set(d, query.steps[group]), hn::ConvertTo(d, product));
       const V sum = hn::Set(d, query.sums[group]);
-      V score = group == 0 ? hn::Mul(centre, sum)
-                           : hn::MulAdd(centre, sum, hn::LoadU(d, scores[row]));
+      V score =
+          group == 0 ? hn::Mul(centre, sum) : hn::MulAdd(centre, sum, hn::LoadU(d, scores[row]));
       score = hn::MulAdd(scale, f, score);
       hn::StoreU(score, d, scores[row]);
     }
@@ -361,7 +361,7 @@ void scores(const Codec& codec,
   const size_t prepared_bytes = codec.geometry.prepared_bytes;
   const bool is_direct = lies_by_words(in);
   Turned<kBits> turned;
-  std::memset(&turned, 0, is_direct && in.count % kLanes == 0 ? 0 : sizeof(turned));
+  std::memset(&turned, 0, in.count % kLanes == 0 ? 0 : sizeof(turned));
   float lanes[kRowsAtOnce][kLanes];
   for (uint32_t p = 0; p < in.count; p += kLanes) {
     const uint32_t position = in.first + p, count = std::min(kLanes, in.count - p);
@@ -428,18 +428,22 @@ void accumulate(const Codec& codec,
 }
 
 template <uint32_t kBits>
-constexpr RecordFunctions kTableOf = {
-    encode<kBits>, decode<kBits>, prepare, scores<kBits>, accumulate<kBits>, finish_block, nullptr};
+constexpr RecordFunctions kTableOf = {encode<kBits>,     decode<kBits>, prepare, scores<kBits>,
+                                      accumulate<kBits>, finish_block,  nullptr};
 
 struct Tables {
   static constexpr auto finish_block = turbo_key::finish_block;
   static constexpr std::nullptr_t finish = nullptr;
   static const RecordFunctions& of(const Codec& codec) {
     switch (bits_of(codec)) {
-      case 2: return kTableOf<2>;
-      case 4: return kTableOf<4>;
-      case 5: return kTableOf<5>;
-      default: return kTableOf<8>;
+      case 2:
+        return kTableOf<2>;
+      case 4:
+        return kTableOf<4>;
+      case 5:
+        return kTableOf<5>;
+      default:
+        return kTableOf<8>;
     }
   }
 };
@@ -544,8 +548,8 @@ void scores(const Codec& codec,
         product = factor * product - query.offsets[group];
         const float f = query.steps[group] * static_cast<float>(product);
         float& score = out[row * score_stride + p];
-        score = group == 0 ? g.centre * query.sums[0]
-                           : std::fma(g.centre, query.sums[group], score);
+        score =
+            group == 0 ? g.centre * query.sums[0] : std::fma(g.centre, query.sums[group], score);
         score = std::fma(g.scale, f, score);
       }
     }
@@ -575,8 +579,8 @@ void accumulate(const Codec& codec,
     }
 }
 
-constexpr RecordFunctions kScalarTable = {encode, decode,       prepare, scores, accumulate,
-                                          finish_block, nullptr};
+constexpr RecordFunctions kScalarTable = {encode,     decode,       prepare, scores,
+                                          accumulate, finish_block, nullptr};
 
 // The row.
 

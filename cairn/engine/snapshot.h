@@ -44,7 +44,8 @@ Result<void> save(const Session& session,
 struct LoadOptions {
   FileSystem* fs = &posix_fs();
   std::string name_space;
-  uint32_t threads = 2;  // that read, verify and place; the caller's is one of them
+  uint32_t threads = 4;  // that read, verify and place; the caller's is one; mostly they wait for
+                         // the disk
 };
 
 struct Loaded {
@@ -62,7 +63,7 @@ Result<Loaded> load(Session& session, const std::string& path, const LoadOptions
 
 struct ReadOptions {
   FileSystem* fs = &posix_fs();
-  uint32_t threads = 2;
+  uint32_t threads = 4;
 };
 
 // What the file says about itself; only the header is read and verified.

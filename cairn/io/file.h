@@ -19,8 +19,8 @@ namespace cairn {
 
 enum class Access {
   buffered,  // through the page cache
-  direct,  // around it where the file system allows (File::is_direct says so); offsets, lengths and
-           // addresses in 4 KiB
+  direct,    // around it where the file system allows (File::is_direct says so), but for what it
+             // holds already; offsets, lengths and addresses in 4 KiB
 };
 inline constexpr uint64_t kDirectAlignment = 4096;
 

@@ -14,6 +14,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,8 +26,13 @@
 #include <system_error>
 #include <utility>
 
+#include "cairn/core/bytes.h"
+
 namespace cairn {
 namespace {
+
+constexpr uint64_t kPageBytes =
+    4096;  // of the page cache; where pages are larger, nothing counts as cached
 
 Code code_of(int errno_value) {
   switch (errno_value) {
@@ -78,15 +84,35 @@ Descriptor open_path(const std::string& path, int flags, mode_t mode = 0) {
   return Descriptor(uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, mode); }));
 }
 
+// The file that `fd` has open, not what its path names by now; not open where /proc is missing or
+// the flags do not suit.
+Descriptor open_again(const Descriptor& fd, int flags) {
+  return open_path(fmt::format("/proc/self/fd/{}", fd.get()), flags);
+}
+
 bool is_aligned(uint64_t offset, std::span<const std::byte> bytes) {
   return (offset | bytes.size() | reinterpret_cast<uintptr_t>(bytes.data())) % kDirectAlignment ==
          0;
 }
 
+// True when every page of the range is in the page cache. Asking reads nothing. (Who neither owns
+// nor may write the file is told "yes" by the kernel; the read is then merely buffered.)
+bool is_cached(const Descriptor& fd, uint64_t offset, uint64_t bytes) {
+  void* view = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd.get(), static_cast<off_t>(offset));
+  if (view == MAP_FAILED) return false;
+  std::vector<unsigned char> resident(ceil_div(bytes, kPageBytes));
+  const bool is_known = ::mincore(view, bytes, resident.data()) == 0;
+  ::munmap(view, bytes);
+  return is_known &&
+         std::ranges::all_of(resident, [](unsigned char page) { return (page & 1) != 0; });
+}
+
 class PosixFile final : public File {
  public:
-  PosixFile(std::string path, Descriptor fd, Access access)
-      : path_(std::move(path)), fd_(std::move(fd)), is_direct_(access == Access::direct) {}
+  PosixFile(std::string path, Descriptor fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  // `direct` has the same file open with O_DIRECT.
+  PosixFile(std::string path, Descriptor fd, Descriptor direct)
+      : path_(std::move(path)), fd_(std::move(fd)), direct_(std::move(direct)), is_direct_(true) {}
 
   const std::string& path() const override { return path_; }
   bool is_direct() const override { return is_direct_; }
@@ -132,24 +158,23 @@ class PosixFile final : public File {
 
  private:
   ssize_t read_some(uint64_t offset, std::span<std::byte> out) {
-    const auto read = [&] {
-      return ::pread(fd_.get(), out.data(), out.size(), static_cast<off_t>(offset));
-    };
-    ssize_t got = uninterrupted(read);
-    if (got < 0 && errno == EINVAL && is_direct_ && stop_direct()) got = uninterrupted(read);
-    return got;
+    if (is_direct_ && !is_cached(fd_, offset, out.size())) {
+      const ssize_t got = read_from(direct_, offset, out);
+      if (got >= 0 || errno != EINVAL) return got;
+      is_direct_ = false;
+    }
+    return read_from(fd_, offset, out);
   }
 
-  bool stop_direct() {
-    const int flags = ::fcntl(fd_.get(), F_GETFL);
-    if (flags < 0 || ::fcntl(fd_.get(), F_SETFL, flags & ~O_DIRECT) != 0) return false;
-    is_direct_ = false;
-    return true;
+  static ssize_t read_from(const Descriptor& fd, uint64_t offset, std::span<std::byte> out) {
+    return uninterrupted(
+        [&] { return ::pread(fd.get(), out.data(), out.size(), static_cast<off_t>(offset)); });
   }
 
   const std::string path_;
   const Descriptor fd_;
-  std::atomic<bool> is_direct_;
+  const Descriptor direct_{-1};
+  std::atomic<bool> is_direct_ = false;
 };
 
 Result<void> expect_regular(const std::string& path, const Descriptor& fd) {
@@ -172,15 +197,14 @@ class PosixFs final : public FileSystem {
   Result<std::unique_ptr<File>> open_read(const std::string& path, Access access) override {
     // O_NONBLOCK: a pipe with nobody at the other end must not hold us up; it changes nothing for a
     // regular file.
-    const int flags = O_RDONLY | O_NONBLOCK;
-    if (access == Access::direct) {
-      Descriptor fd = open_path(path, flags | O_DIRECT);
-      if (fd.is_open()) return opened(path, std::move(fd), Access::direct);
-      if (errno != EINVAL) return fail_errno(path, "cannot be opened");
-    }
-    Descriptor fd = open_path(path, flags);
+    constexpr int kFlags = O_RDONLY | O_NONBLOCK;
+    Descriptor fd = open_path(path, kFlags);
     if (!fd.is_open()) return fail_errno(path, "cannot be opened");
-    return opened(path, std::move(fd), Access::buffered);
+    CAIRN_TRY(expect_regular(path, fd));
+    if (access == Access::direct)
+      if (Descriptor direct = open_again(fd, kFlags | O_DIRECT); direct.is_open())
+        return std::make_unique<PosixFile>(path, std::move(fd), std::move(direct));
+    return std::make_unique<PosixFile>(path, std::move(fd));
   }
 
   Result<std::unique_ptr<File>> create(const std::string& path) override {
@@ -190,7 +214,7 @@ class PosixFs final : public FileSystem {
       // Without locks (some network file systems) nobody can take it for abandoned either.
       const bool is_locked = uninterrupted([&] { return ::flock(fd.get(), LOCK_EX); }) == 0;
       if (is_locked && !has_name(fd)) continue;
-      return std::make_unique<PosixFile>(path, std::move(fd), Access::buffered);
+      return std::make_unique<PosixFile>(path, std::move(fd));
     }
   }
 
@@ -240,14 +264,6 @@ class PosixFs final : public FileSystem {
     if (errno != 0) return fail_errno(folder, "cannot be listed");
     std::ranges::sort(names);
     return names;
-  }
-
- private:
-  static Result<std::unique_ptr<File>> opened(const std::string& path,
-                                              Descriptor fd,
-                                              Access access) {
-    CAIRN_TRY(expect_regular(path, fd));
-    return std::make_unique<PosixFile>(path, std::move(fd), access);
   }
 };
 

@@ -43,8 +43,7 @@ HWY_INLINE V meet_lanes(V x) {
     }
     return tables;
   }();
-  const V partner =
-      hn::TableLookupLanes(x, hn::IndicesFromVec(d, hn::LoadU(di, kTables.partner)));
+  const V partner = hn::TableLookupLanes(x, hn::IndicesFromVec(d, hn::LoadU(di, kTables.partner)));
   return hn::Add(partner, hn::Xor(x, hn::BitCast(d, hn::LoadU(du, kTables.sign))));
 }
 

@@ -171,29 +171,32 @@ class SelfTest {
   ArithmeticReport report_;
 };
 
+// What decides which of ggml's kernels run.
+struct Feature {
+  std::string_view name;
+  int (*is_used)();
+};
+
+constexpr std::array kFeatures = {
+    Feature{"avx2", ggml_cpu_has_avx2},
+    Feature{"fma", ggml_cpu_has_fma},
+    Feature{"f16c", ggml_cpu_has_f16c},
+    Feature{"avx_vnni", ggml_cpu_has_avx_vnni},
+    Feature{"avx512", ggml_cpu_has_avx512},
+    Feature{"avx512_vnni", ggml_cpu_has_avx512_vnni},
+    Feature{"avx512_bf16", ggml_cpu_has_avx512_bf16},
+    Feature{"amx_int8", ggml_cpu_has_amx_int8},
+    Feature{"neon", ggml_cpu_has_neon},
+    Feature{"dotprod", ggml_cpu_has_dotprod},
+    Feature{"i8mm", ggml_cpu_has_matmul_int8},
+    Feature{"sve", ggml_cpu_has_sve},
+    Feature{"sme", ggml_cpu_has_sme},
+    Feature{"llamafile", ggml_cpu_has_llamafile},
+};
+
 }  // namespace
 
 std::string arithmetic_name(Expand expand) {
-  struct Feature {
-    std::string_view name;
-    int (*is_used)();
-  };
-  static constexpr std::array kFeatures = {
-      Feature{"avx2", ggml_cpu_has_avx2},
-      Feature{"fma", ggml_cpu_has_fma},
-      Feature{"f16c", ggml_cpu_has_f16c},
-      Feature{"avx_vnni", ggml_cpu_has_avx_vnni},
-      Feature{"avx512", ggml_cpu_has_avx512},
-      Feature{"avx512_vnni", ggml_cpu_has_avx512_vnni},
-      Feature{"avx512_bf16", ggml_cpu_has_avx512_bf16},
-      Feature{"amx_int8", ggml_cpu_has_amx_int8},
-      Feature{"neon", ggml_cpu_has_neon},
-      Feature{"dotprod", ggml_cpu_has_dotprod},
-      Feature{"i8mm", ggml_cpu_has_matmul_int8},
-      Feature{"sve", ggml_cpu_has_sve},
-      Feature{"sme", ggml_cpu_has_sme},
-      Feature{"llamafile", ggml_cpu_has_llamafile},
-  };
   std::string name = fmt::format("ggml-{}", ggml_version());
   for (const Feature& feature : kFeatures)
     if (feature.is_used() != 0) name += fmt::format("+{}", feature.name);

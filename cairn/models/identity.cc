@@ -49,6 +49,7 @@ bool write_cache(FileSystem& files, const std::string& path, const std::string& 
 }  // namespace
 
 Digest file_identity(const std::string& path, const MappedFile& file, const IdentityCache& cache) {
+  if (file.bytes().size() < cache.min_bytes) return Sha256().add(file.bytes()).digest();
   const std::string line = stamp_line(file.stamp());
   const std::vector<std::string> paths = cache_paths(path, cache.folder);
   for (const std::string& candidate : paths)

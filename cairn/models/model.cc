@@ -164,7 +164,7 @@ Result<void> Model::forward(Step& step,
   CAIRN_TRY(prepare(tokens.size(), wanted.size()));
   fill_inputs(step.view(SlotId{0}), tokens, wanted);
   state_.begin(step);
-  const Result<void> ran = executor_->run(graph_->graph, graph_->plan);
+  Result<void> ran = executor_->run(graph_->graph, graph_->plan);
   state_.end();
   if (ran && !wanted.empty())
     std::memcpy(logits, graph_->logits->data, wanted.size() * vocabulary() * sizeof(float));
@@ -178,12 +178,12 @@ Result<std::unique_ptr<Model>> load_model(const std::string& path, const ModelOp
   auto network = CAIRN_TRY(architecture->make(weights));
   CAIRN_TRY(weights.all_used());
   auto tokenizer = CAIRN_TRY(tokenizer_of(weights, *network));
-  ModelSpec spec{
-      .identity = file_identity(path, weights.file(), {posix_fs(), options.cache_folder}),
-      .tokenizer = tokenizer ? tokenizer->hash() : Digest{},
-      .adapter = {},
-      .arithmetic = arithmetic_name(options.expand),
-      .slots = network->slots()};
+  ModelSpec spec{.identity = file_identity(path, weights.file(),
+                                           {.files = posix_fs(), .folder = options.cache_folder}),
+                 .tokenizer = tokenizer ? tokenizer->hash() : Digest{},
+                 .adapter = {},
+                 .arithmetic = arithmetic_name(options.expand),
+                 .slots = network->slots()};
   CAIRN_TRY(validate(spec, builtin()));
   return std::unique_ptr<Model>(
       new Model({std::move(weights), architecture, std::move(tokenizer), std::move(network),

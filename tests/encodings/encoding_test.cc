@@ -102,7 +102,11 @@ class EveryEncoding : public ::testing::TestWithParam<const Encoding*> {
 INSTANTIATE_TEST_SUITE_P(Registered,
                          EveryEncoding,
                          ::testing::ValuesIn(kEncodings),
-                         [](const auto& row) { return std::string(row.param->name); });
+                         [](const auto& row) {
+                           std::string name(row.param->name);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 TEST(Encodings, HaveIdsAndNamesOfTheirOwn) {
   std::set<EncodingId> ids;

@@ -70,10 +70,13 @@ class SaveCrash : public ::testing::Test {
     return ::testing::Matches(::testing::AnyOfArray(wholes_))(file_bytes(posix_fs(), path_));
   }
 
-  void wait_for_file() {
-    for (int i = 0; i < 2000 && !posix_fs().exists(path_); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    ASSERT_TRUE(posix_fs().exists(path_));
+  std::vector<std::string> names() { return posix_fs().list(folder_.path()).value(); }
+
+  template <class Condition>
+  static void wait_until(Condition condition) {
+    for (int i = 0; i < 20'000 && !condition(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ASSERT_TRUE(condition());
   }
 
   const ScratchFolder folder_;
@@ -85,24 +88,24 @@ TEST_F(SaveCrash, AKilledWriterLeavesTheOldOrTheNewFileWhole) {
   Random random(1);
   int leftovers = 0;
   for (int round = 0; round < 50; ++round) {
+    const std::vector<std::string> before = names();
     SaveLoop writer(path_, 1 << 30, kFirst, kSecond);
-    wait_for_file();
-    std::this_thread::sleep_for(std::chrono::microseconds(10'000 + random.below(60'000)));
+    wait_until([&] { return posix_fs().exists(path_) && names() != before; });  // it has begun
+    std::this_thread::sleep_for(std::chrono::microseconds(random.below(40'000)));
     writer.kill();
     ASSERT_TRUE(is_whole()) << "round " << round;
-    leftovers += posix_fs().list(folder_.path()).value().size() > 1;
-    ASSERT_LE(posix_fs().list(folder_.path()).value().size(), 2u)
-        << "leftovers of earlier rounds are removed";
+    leftovers += names().size() > 1;
+    ASSERT_LE(names().size(), 2u) << "leftovers of earlier rounds are removed";
   }
   EXPECT_GT(leftovers, 0) << "no kill landed inside a save";
   EXPECT_EQ(SaveLoop(path_, 1, kFirst, kSecond).wait(), 0);
-  EXPECT_THAT(posix_fs().list(folder_.path()).value(), ElementsAre("chat"));
+  EXPECT_THAT(names(), ElementsAre("chat"));
   EXPECT_TRUE(verify(path_).value().damage.empty());
 }
 
 TEST_F(SaveCrash, TwoWritersOfOneFileNeverMixAndAReaderSeesOnlyWholeFiles) {
   SaveLoop a(path_, 25, kFirst, kFirst), b(path_, 25, kSecond, kSecond);
-  wait_for_file();
+  wait_until([&] { return posix_fs().exists(path_); });
   for (int i = 0; i < 20; ++i) {
     Conversation reader;
     const auto loaded = load(reader.session(), path_);
@@ -112,7 +115,7 @@ TEST_F(SaveCrash, TwoWritersOfOneFileNeverMixAndAReaderSeesOnlyWholeFiles) {
   EXPECT_EQ(a.wait(), 0);
   EXPECT_EQ(b.wait(), 0);
   EXPECT_TRUE(is_whole());
-  EXPECT_THAT(posix_fs().list(folder_.path()).value(), ElementsAre("chat"));
+  EXPECT_THAT(names(), ElementsAre("chat"));
 }
 
 }  // namespace

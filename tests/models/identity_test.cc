@@ -20,7 +20,8 @@ class Identity : public ::testing::Test {
  protected:
   Identity() { write_bytes(path_, "weights"); }
   Digest identity() {
-    return file_identity(path_, must(MappedFile::open(path_)), {posix_fs(), cache_folder_});
+    return file_identity(path_, must(MappedFile::open(path_)),
+                         {posix_fs(), cache_folder_, min_bytes_});
   }
   // Puts another digest into the cache, to see whether it is believed.
   void forge(const std::string& cache) {
@@ -31,6 +32,7 @@ class Identity : public ::testing::Test {
 
   ScratchFolder folder_;
   std::string path_ = folder_ / "model.gguf";
+  uint64_t min_bytes_ = 0;
   std::string beside_ = path_ + ".identity";
   std::string cache_folder_ = folder_ / "cache/cairn";
 };
@@ -41,6 +43,12 @@ TEST_F(Identity, IsTheHashOfTheFileAndIsKeptBesideIt) {
   EXPECT_EQ(identity(), sha256("weights"));
   forge(beside_);
   EXPECT_EQ(identity(), sha256("forged")) << "an unchanged file is not read again";
+}
+
+TEST_F(Identity, OfASmallFileIsNotKept) {
+  min_bytes_ = 8;
+  EXPECT_EQ(identity(), sha256("weights"));
+  EXPECT_FALSE(std::filesystem::exists(beside_));
 }
 
 TEST_F(Identity, AChangedFileIsHashedAgain) {

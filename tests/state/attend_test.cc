@@ -242,7 +242,7 @@ TEST_P(EveryTarget, GivesTheScalarBitsForAnyPagesRunsAndParts) {
 
 TEST_P(EveryTarget, PartsMayComeInAnyOrderAndAtOnce) {
   for (const uint32_t heads : {1u, 3u, 40u}) {  // 40: too many rows to share an item
-    Story story = dense_story(heads == 40 ? 300 : 2300, heads, 64, "f16");
+    Story story = dense_story(heads == 40 ? 300 : 2300, heads, 16, "f16");
     const Pos silent = story.length - 12;
     const Told expected = tell(story, {.runs = {1}, .silent = silent});
     for (uint32_t parts = 2; parts <= 5; ++parts)

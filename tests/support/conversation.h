@@ -19,8 +19,8 @@ inline ModelSpec conversation_spec() {
   spec.tokenizer = sha256("words");
   spec.arithmetic = "test";
   spec.slots = {attention({.heads = 2, .head_dim = 64}),
-                window({.heads = 1, .head_dim = 32, .value_dim = 16, .window = 40}),
-                window({.heads = 3, .head_dim = 8, .window = 24, .sinks = 5})};
+                window({.heads = 1, .head_dim = 64, .value_dim = 32, .window = 40}),
+                window({.heads = 3, .head_dim = 32, .window = 24, .sinks = 5})};
   spec.slots[1].retention.rewind = 16;
   spec.slots[2].retention.rewind = 8;
   return spec;
