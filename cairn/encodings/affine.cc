@@ -278,6 +278,7 @@ void unpack_records(
   for (; done < count; ++done) {
     uint8_t stream[kStreamBytes];
     gather(shape, in, p + done, stream);
+    std::memset(stream + record_bytes, 0, kStreamBytes - kMaxWidth);
     unpack_record<kBits>(stream, shape.width, codes + done * row_bytes(shape));
   }
 }
@@ -330,13 +331,14 @@ template <class Numbers>
 void read_numbers_as(const std::byte* from, size_t stride, uint32_t count, float* numbers) {
   using Word = typename Numbers::Word;
   const hn::CappedTag<float, 8> d;
-  Word words[kChunk];
   uint32_t done = 0;
   if (stride == sizeof(Word)) {
     for (; done + 8 <= count; done += 8)
       for (uint32_t i = done; i < done + 8; i += static_cast<uint32_t>(hn::Lanes(d)))
         hn::StoreU(Numbers::load(d, from + i * sizeof(Word)), d, numbers + i);
   }
+  if (done == count) return;
+  Word words[kChunk] = {};
   for (uint32_t i = done; i < count; ++i) std::memcpy(words + i, from + i * stride, sizeof(Word));
   for (; done < count; done += static_cast<uint32_t>(hn::Lanes(d)))
     hn::StoreU(Numbers::load(d, words + done), d, numbers + done);
