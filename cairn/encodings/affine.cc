@@ -634,9 +634,11 @@ void turn(const Shape& shape, const Records& in, uint32_t p, uint32_t count, uin
     word_stride = 4;
     words = shape.width / 4;
   }
-  for (uint32_t w = 0; w < words; ++w)
+  for (uint32_t w = 0; w < words; ++w, turned += kChunk) {
     for (uint32_t i = 0; i < count; ++i)
-      std::memcpy(turned + w * kChunk + i, from + i * position_stride + w * word_stride, 4);
+      std::memcpy(turned + i, from + i * position_stride + w * word_stride, 4);
+    std::fill(turned + count, turned + round_up(count, 16), 0u);  // to a whole vector
+  }
 }
 
 void scores(const Codec& codec,
