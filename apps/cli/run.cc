@@ -191,7 +191,8 @@ CLI::App* add_run(CLI::App& program, RunOptions& options) {
   run->add_option("-n,--tokens", options.max_tokens,
                   "Tokens to generate at most; 0: only read and save (256; with --chat until the "
                   "answer ends)")
-      ->type_name("TOKENS");
+      ->type_name("TOKENS")
+      ->check(CLI::NonNegativeNumber);
   run->add_option("--kv", options.kv,
                   "Scheme of the state: f16, bf16, f32, or refined as in bf16+slots0-3:f32 (what "
                   "the file has; f16 for a new one)")
@@ -206,7 +207,8 @@ CLI::App* add_run(CLI::App& program, RunOptions& options) {
                   "Temperature; 0: always the likeliest (0)")
       ->type_name("T");
   run->add_option("--top-k", options.sampling.top_k, "Only the K likeliest tokens; 0: all (0)")
-      ->type_name("K");
+      ->type_name("K")
+      ->check(CLI::NonNegativeNumber);
   run->add_option("--top-p", options.sampling.top_p,
                   "Only the likeliest tokens that sum to this probability (1)")
       ->type_name("P");
@@ -217,7 +219,8 @@ CLI::App* add_run(CLI::App& program, RunOptions& options) {
                   "Makes tokens of the newest 64 less likely (1: off)")
       ->type_name("X");
   run->add_option("--seed", options.sampling.seed, "The same seed, the same words (0)")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
   run->add_flag("--stats", options.wants_stats, "Times and sizes, on stderr");
   run->add_flag("--json", options.wants_json, "One JSON object on stdout instead of the text");
   return run;

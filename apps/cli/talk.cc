@@ -79,7 +79,9 @@ Result<void> Talk::prepare(const Config& config) {
   session_ = CAIRN_TRY(open_session(model_->spec(), std::move(scheme), memory_));
   Held held = CAIRN_TRY(load_state(*session_, file_, info, threads_of(options_)));
   conversation_ = std::move(held.conversation);
-  has_file_ = info.has_value();
+  if (info)
+    saved_ =
+        SavedMark{.length = session_->length(conversation_.seq), .tokens = conversation_.tokens};
   if (!held.warning.empty()) warn(held.warning);
   parts_.state += lap.take();
   return {};
@@ -199,16 +201,21 @@ Result<Generated> Talk::generate_shown(uint64_t max_tokens, Answer& answer) {
   return generated;
 }
 
+// Nothing is written when the file already holds just this.
 void Talk::save_state(Answer& answer) {
+  const SavedMark now{.length = session_->length(conversation_.seq),
+                      .tokens = conversation_.tokens};
+  if (file_.path.empty() || saved_ == now) return;
+  // Ctrl-C before anything was computed: what was saved is worth more than the new text alone.
   const Generated& generated = answer.generated;
-  const bool is_as_saved = has_file_ && generated.finish == Finish::cancelled &&
-                           generated.stats.computed == 0 && generated.tokens.empty();
-  if (file_.path.empty() || is_as_saved) return;
+  if (saved_ && generated.finish == Finish::cancelled && generated.stats.computed == 0) return;
   Lap lap;
   const Result<void> saved = save(*session_, conversation_.seq, conversation_.tokens, file_.path);
   answer.save_seconds = lap.take();
-  has_file_ = has_file_ || saved;
-  if (!saved) answer.save_error = saved.error();
+  if (saved)
+    saved_ = now;
+  else
+    answer.save_error = saved.error();
 }
 
 }  // namespace cairn::cli

@@ -62,7 +62,13 @@ class Talk {
   const RunOptions& options_;
   const Clock::time_point start_;
   StateFile file_;
-  bool has_file_ = false;  // on disk, as far as we know
+  struct SavedMark {
+    Pos length = 0;
+    std::vector<int32_t> tokens;
+    bool operator==(const SavedMark&) const = default;
+  };
+  std::optional<SavedMark>
+      saved_;  // what the file holds; none: there is no file, or it is of no use
   Memory memory_;
   std::unique_ptr<Model> model_;
   std::optional<Session> session_;

@@ -14,8 +14,9 @@
 // A score needs no decoded number: integers sum exactly, so a group costs one integer dot product
 // with a 16-bit query, and its scale and bias enter once (docs/numbers.md).
 //
-//   prepared: f32 steps[groups], f32 sums[groups], padding to 64; i16 query, in pairs (place_of)
-//   partial:  f32 sums[width], padding to 16 floats; f32 biases[groups][16], by position mod 16
+//   prepared: f32 steps[groups], f32 sums[groups], padding to 64; i16 query, in pairs
+//   (Shape::arrange) partial:  f32 sums[width], padding to 16 floats; f32 biases[groups][16], by
+//   position mod 16
 //
 // A group with a NaN or an infinity reads as NaN, and no other group notices. Finite numbers beyond
 // the range of the scales' dtype saturate. Both are counted.
@@ -45,6 +46,7 @@
 namespace cairn::affine {
 
 constexpr uint32_t kMaxWidth = 1024;
+constexpr uint32_t kMaxGroup = 128;
 constexpr uint32_t kMaxGroups = kMaxWidth / 32;
 constexpr uint32_t kSums = 16;            // partial sums of the biases, by position mod 16
 constexpr float kLargestQuery = 32639.f;  // 127 * 256 + 127: splits into two signed bytes
@@ -83,10 +85,15 @@ struct Shape {
   }
   uint32_t query_numbers() const { return groups * group_words() * codes_in_word(); }
   // One shift and one mask take two codes out of a word, half a word apart: as pairs they meet the
-  // query. Where number i of the query lies:
-  uint32_t place_of(uint32_t i) const {
-    const uint32_t n = codes_in_word(), half = n / 2, in_word = i % n;
-    return i / n * n + in_word % half * 2 + in_word / half;
+  // query. Puts one group's numbers in that order; `from` goes on with zeros up to a whole word.
+  template <class T>
+  void arrange(const T* from, T* to) const {
+    const uint32_t n = codes_in_word(), half = n / 2;
+    for (uint32_t w = 0; w < group_words(); ++w, from += n, to += n)
+      for (uint32_t k = 0; k < half; ++k) {
+        to[2 * k] = from[k];
+        to[2 * k + 1] = from[k + half];
+      }
   }
   uint32_t bias_offset() const { return static_cast<uint32_t>(round_up(width, 16)); }  // floats
 };
@@ -128,12 +135,18 @@ inline void store_quantizer(
 
 // Eight codes are `bits` bytes, whatever the number of bits.
 inline void pack(const Shape& shape, const uint8_t* codes, const Records& out, uint32_t p) {
-  uint8_t stream[kMaxWidth + 8] = {};
-  for (uint32_t i = 0; i < shape.width; i += 8) {
-    uint64_t eight = 0;
-    for (uint32_t k = 0; k < 8; ++k) eight |= uint64_t{codes[i + k]} << (k * shape.bits);
-    std::memcpy(stream + i / 8 * shape.bits, &eight, sizeof(eight));
+  uint8_t stream[kMaxWidth + 8];
+  const uint32_t bytes = shape.width / 8 * shape.bits;
+  if (shape.bits == 8) {
+    std::memcpy(stream, codes, bytes);
+  } else {
+    for (uint32_t i = 0; i < shape.width; i += 8) {
+      uint64_t eight = 0;
+      for (uint32_t k = 0; k < 8; ++k) eight |= uint64_t{codes[i + k]} << (k * shape.bits);
+      std::memcpy(stream + i / 8 * shape.bits, &eight, sizeof(eight));
+    }
   }
+  std::memset(stream + bytes, 0, 4);
   std::byte* record = out.at(kCodes, out.first + p);
   for (uint32_t w = 0; w < shape.record_words(); ++w)
     std::memcpy(record + w * out.planes[kCodes].word_stride, stream + w * 4, 4);
@@ -249,23 +262,24 @@ template <uint32_t kBits>
 void unpack_records(
     const Shape& shape, const Records& in, uint32_t p, uint32_t count, uint8_t* codes) {
   const PlaneRun& plane = in.planes[kCodes];
-  const uint32_t record_bytes = shape.record_words() * 4;
-  const bool is_dense = plane.word_stride == 4;
-  const uint32_t beyond = static_cast<uint32_t>(ceil_div(32, record_bytes));  // positions
-  const std::byte* next = plane.next == nullptr || !is_dense
-                              ? nullptr
-                              : plane.next + (in.first + p) * plane.position_stride;
-  uint8_t stream[kStreamBytes];
-  for (uint32_t i = 0; i < count; ++i, codes += row_bytes(shape)) {
-    if (next != nullptr)
-      for (uint32_t line = 0; line < record_bytes; line += 64)
-        __builtin_prefetch(next + i * plane.position_stride + line, 0, 2);
-    const auto* record = reinterpret_cast<const uint8_t*>(in.at(kCodes, in.first + p + i));
-    if (!is_dense || in.first + p + i + beyond >= in.capacity) {
-      gather(shape, in, p + i, stream);
-      record = stream;
-    }
-    unpack_record<kBits>(record, shape.width, codes);
+  const uint32_t begin = in.first + p, record_bytes = shape.record_words() * 4;
+  const bool is_dense = plane.word_stride == 4 && plane.position_stride == record_bytes;
+  if (is_dense && plane.next != nullptr)
+    for (uint32_t line = 0; line < count * record_bytes; line += 64)
+      __builtin_prefetch(plane.next + begin * record_bytes + line, 0, 2);
+  // Records without a gap are one stream, but for those whose unpacking would read beyond the page.
+  const uint32_t beyond = static_cast<uint32_t>(ceil_div(16, record_bytes));
+  uint32_t done = 0;
+  if (is_dense && row_bytes(shape) == shape.width && begin + beyond < in.capacity) {
+    done = std::min(count, in.capacity - beyond - begin);
+    unpack_record<kBits>(reinterpret_cast<const uint8_t*>(in.at(kCodes, begin)), done * shape.width,
+                         codes);
+  }
+  for (; done < count; ++done) {
+    uint8_t stream[kStreamBytes];
+    gather(shape, in, p + done, stream);
+    std::memset(stream + record_bytes, 0, kStreamBytes - kMaxWidth);
+    unpack_record<kBits>(stream, shape.width, codes + done * row_bytes(shape));
   }
 }
 
@@ -287,6 +301,49 @@ void unpack(const Shape& shape, const Records& in, uint32_t p, uint32_t count, u
   }
 }
 
+struct F16Numbers {
+  using Word = uint16_t;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> load(D d, const void* from) {
+    const hn::Rebind<hwy::float16_t, D> halves;
+    return hn::PromoteTo(d, hn::LoadU(halves, static_cast<const hwy::float16_t*>(from)));
+  }
+};
+struct Bf16Numbers {
+  using Word = uint16_t;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> load(D d, const void* from) {
+    const hn::Rebind<uint16_t, D> halves;
+    const hn::Rebind<uint32_t, D> bits;
+    const auto x = hn::PromoteTo(bits, hn::LoadU(halves, static_cast<const uint16_t*>(from)));
+    return hn::BitCast(d, hn::ShiftLeft<16>(x));
+  }
+};
+struct F32Numbers {
+  using Word = float;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> load(D d, const void* from) {
+    return hn::LoadU(d, static_cast<const float*>(from));
+  }
+};
+
+template <class Numbers>
+void read_numbers_as(const std::byte* from, size_t stride, uint32_t count, float* numbers) {
+  using Word = typename Numbers::Word;
+  const hn::CappedTag<float, 8> d;
+  uint32_t done = 0;
+  if (stride == sizeof(Word)) {
+    for (; done + 8 <= count; done += 8)
+      for (uint32_t i = done; i < done + 8; i += static_cast<uint32_t>(hn::Lanes(d)))
+        hn::StoreU(Numbers::load(d, from + i * sizeof(Word)), d, numbers + i);
+  }
+  if (done == count) return;
+  Word words[kChunk] = {};
+  for (uint32_t i = done; i < count; ++i) std::memcpy(words + i, from + i * stride, sizeof(Word));
+  for (; done < count; done += static_cast<uint32_t>(hn::Lanes(d)))
+    hn::StoreU(Numbers::load(d, words + done), d, numbers + done);
+}
+
 // One group's scales or biases at positions [p, p + count) as f32; up to a whole chunk is written.
 void read_numbers(const Shape& shape,
                   const Records& in,
@@ -296,39 +353,21 @@ void read_numbers(const Shape& shape,
                   uint32_t count,
                   float* numbers) {
   const PlaneRun& run = in.planes[plane];
-  const std::byte* from = in.at(plane, in.first + p) + group * run.word_stride;
-  const uint32_t bytes = bytes_of(shape.dtype);
-  alignas(64) std::byte words[kChunk * sizeof(float)] = {};
-  if (run.position_stride == bytes) {
-    std::memcpy(words, from, count * bytes);
-  } else if (bytes == 2) {
-    for (uint32_t i = 0; i < count; ++i)
-      std::memcpy(words + i * 2, from + i * run.position_stride, 2);
-  } else {
-    for (uint32_t i = 0; i < count; ++i)
-      std::memcpy(words + i * 4, from + i * run.position_stride, 4);
-  }
-  if (run.next != nullptr && (group == 0 || run.position_stride == bytes)) {
-    const std::byte* next =
-        run.next + (in.first + p) * run.position_stride + group * run.word_stride;
-    for (uint32_t line = 0; line < count * run.position_stride; line += 64)
+  const size_t stride = run.position_stride, offset = group * run.word_stride;
+  const std::byte* from = in.at(plane, in.first + p) + offset;
+  if (run.next != nullptr && (group == 0 || stride == bytes_of(shape.dtype))) {
+    const std::byte* next = run.next + (in.first + p) * stride + offset;
+    for (uint32_t line = 0; line < count * stride; line += 64)
       __builtin_prefetch(next + line, 0, 2);
   }
-  each_vector(static_cast<uint32_t>(round_up(count, 8)), [&](auto d, uint32_t i) HWY_ATTR {
-    const hn::Rebind<uint16_t, decltype(d)> halves;
-    const hn::Rebind<hwy::float16_t, decltype(d)> f16;
-    const hn::Rebind<uint32_t, decltype(d)> bits;
-    const std::byte* word = words + i * bytes;
-    if (shape.dtype == Dtype::F16) {
-      const auto x = hn::LoadU(f16, reinterpret_cast<const hwy::float16_t*>(word));
-      hn::StoreU(hn::PromoteTo(d, x), d, numbers + i);
-    } else if (shape.dtype == Dtype::Bf16) {
-      const auto x = hn::LoadU(halves, reinterpret_cast<const uint16_t*>(word));
-      hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(bits, x))), d, numbers + i);
-    } else {
-      hn::StoreU(hn::LoadU(d, reinterpret_cast<const float*>(word)), d, numbers + i);
-    }
-  });
+  switch (shape.dtype) {
+    case Dtype::F16:
+      return read_numbers_as<F16Numbers>(from, stride, count, numbers);
+    case Dtype::F32:
+      return read_numbers_as<F32Numbers>(from, stride, count, numbers);
+    case Dtype::Bf16:
+      return read_numbers_as<Bf16Numbers>(from, stride, count, numbers);
+  }
 }
 
 // Codes of one group of finite numbers, already inside the range.
@@ -350,7 +389,7 @@ uint64_t encode(const Codec& codec, const float* x, const Records& out) {
   for (uint32_t p = 0; p < out.count; ++p, x += shape.width) {
     uint8_t codes[kMaxWidth];
     for (uint32_t g = 0; g < shape.groups; ++g) {
-      float inside[128];
+      float inside[kMaxGroup];
       float lo = kInfinity, hi = -kInfinity;
       bool is_finite = true;
       each_vector(shape.group, [&](auto d, uint32_t i) HWY_ATTR {
@@ -405,8 +444,8 @@ void prepare(const Codec& codec, const float* query, std::byte* prepared) {
   auto* steps = reinterpret_cast<float*>(prepared);
   float* sums = steps + shape.groups;
   auto* numbers = reinterpret_cast<int16_t*>(prepared + shape.query_offset());
-  std::memset(numbers, 0, shape.query_numbers() * sizeof(int16_t));
-  for (uint32_t g = 0; g < shape.groups; ++g) {
+  const uint32_t group_numbers = shape.group_words() * shape.codes_in_word();
+  for (uint32_t g = 0; g < shape.groups; ++g, numbers += group_numbers) {
     const float* x = query + g * shape.group;
     float largest = 0;
     bool is_finite = true;
@@ -417,23 +456,24 @@ void prepare(const Codec& codec, const float* query, std::byte* prepared) {
     });
     if (!is_finite) {
       steps[g] = sums[g] = kNan;
+      std::memset(numbers, 0, group_numbers * sizeof(int16_t));
       continue;
     }
     float inverse = kLargestQuery / largest;
     if (!(inverse < kInfinity)) inverse = 0;
-    int32_t rounded[128];
+    int16_t rounded[kMaxGroup] = {};
+    int32_t sum = 0;
     each_vector(shape.group, [&](auto d, uint32_t i) HWY_ATTR {
       const hn::Rebind<int32_t, decltype(d)> integers;
       const auto most = hn::Set(d, kLargestQuery);
       const auto number = hn::Round(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)));
       const auto clamped = hn::Min(hn::Max(number, hn::Neg(most)), most);
-      hn::StoreU(hn::ConvertTo(integers, clamped), integers, rounded + i);
+      const auto whole = hn::ConvertTo(integers, clamped);
+      const hn::Rebind<int16_t, decltype(d)> halves;
+      hn::StoreU(hn::DemoteTo(halves, whole), halves, rounded + i);
+      sum += hn::GetLane(hn::SumOfLanes(integers, whole));
     });
-    int32_t sum = 0;
-    for (uint32_t i = 0; i < shape.group; ++i) {
-      sum += rounded[i];
-      numbers[shape.place_of(g * shape.group + i)] = static_cast<int16_t>(rounded[i]);
-    }
+    shape.arrange(rounded, numbers);
     steps[g] = largest / kLargestQuery;
     sums[g] = steps[g] * static_cast<float>(sum);
   }
@@ -456,21 +496,30 @@ struct Scored {
   size_t stride;  // floats between rows
 };
 
+// Code `pair` of each half word. The last one has nothing above it.
+template <uint32_t kBits, class H>
+HWY_INLINE H codes_of_pair(size_t pair, H words, H mask) {
+  const hn::RebindToUnsigned<hn::DFromV<H> > bits;
+  const auto x = hn::BitCast(bits, words);
+  const auto shifted =
+      hn::BitCast(hn::DFromV<H>(), hn::ShiftRightSame(x, static_cast<int>(pair * kBits)));
+  return pair == 16 / kBits - 1 ? shifted : hn::And(shifted, mask);
+}
+
 // Rows [row, row + kRows) x kVectors vectors of positions. kBits: of a code in the words.
 template <uint32_t kBits, size_t kRows, size_t kVectors>
 HWY_NOINLINE void score_tile(
     const Scored& scored, const Keys& keys, size_t row, size_t from, size_t to) {
   constexpr size_t kPairs = 16 / kBits;  // in a word
-  constexpr uint32_t kMask = ((1u << kBits) - 1) * 0x10001u;
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> integers;
   const hn::Repartition<int16_t, decltype(d)> halves;
-  const hn::RebindToUnsigned<decltype(d)> words;
   constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<float>());
   using V = hn::Vec<decltype(d)>;
   using Z = hn::Vec<decltype(integers)>;
+  using H = hn::Vec<decltype(halves)>;
   const Shape& shape = scored.shape;
-  const auto mask = hn::Set(words, kMask);
+  const auto mask = hn::Set(halves, (1 << kBits) - 1);
   const std::byte* prepared = scored.prepared + row * scored.prepared_bytes;
   const std::byte* query = prepared + shape.query_offset();
   const std::byte* word = keys.words + from * sizeof(uint32_t);
@@ -489,23 +538,20 @@ HWY_NOINLINE void score_tile(
           __builtin_prefetch(next + line, 0, 2);
         next += keys.word_stride;
       }
-      hn::Vec<decltype(words)> codes[kVectors];
+      H codes[kVectors];
       HWY_UNROLL(8)
       for (size_t v = 0; v < kVectors; ++v)
-        codes[v] = hn::LoadU(words, reinterpret_cast<const uint32_t*>(word) + v * kLanes);
+        codes[v] = hn::LoadU(halves, reinterpret_cast<const int16_t*>(word) + v * kLanes * 2);
       HWY_UNROLL(8)
       for (size_t pair = 0; pair < kPairs; ++pair) {
-        hn::Vec<decltype(halves)> two[kVectors];
+        H two[kVectors];
         HWY_UNROLL(8)
-        for (size_t v = 0; v < kVectors; ++v) {
-          two[v] = hn::BitCast(halves, hn::And(codes[v], mask));
-          codes[v] = hn::ShiftRight<kBits>(codes[v]);
-        }
+        for (size_t v = 0; v < kVectors; ++v) two[v] = codes_of_pair<kBits>(pair, codes[v], mask);
         HWY_UNROLL(8)
         for (size_t r = 0; r < kRows; ++r) {
           int32_t numbers;
           std::memcpy(&numbers, query + r * scored.prepared_bytes + pair * 4, sizeof(numbers));
-          const auto factors = hn::BitCast(halves, hn::Set(integers, numbers));
+          const H factors = hn::BitCast(halves, hn::Set(integers, numbers));
           HWY_UNROLL(8)
           for (size_t v = 0; v < kVectors; ++v)
             sums[r][v] = hn::ReorderWidenMulAccumulate(integers, two[v], factors, sums[r][v],
@@ -576,18 +622,22 @@ void score_chunk(const Scored& scored, Keys& keys, size_t rows, size_t count) {
 
 // Positions [p, p + count) turned into [word][position], of bytes where codes cross words.
 void turn(const Shape& shape, const Records& in, uint32_t p, uint32_t count, uint32_t* turned) {
-  const size_t word_stride = in.planes[kCodes].word_stride;
-  for (uint32_t i = 0; i < count; ++i) {
-    if (shape.is_native()) {
-      const std::byte* record = in.at(kCodes, in.first + p + i);
-      for (uint32_t w = 0; w < shape.record_words(); ++w)
-        std::memcpy(turned + w * kChunk + i, record + w * word_stride, 4);
-    } else {
-      uint8_t codes[kStreamBytes];
-      unpack(shape, in, p + i, 1, codes);
-      for (uint32_t w = 0; w < shape.width / 4; ++w)
-        std::memcpy(turned + w * kChunk + i, codes + w * 4, 4);
-    }
+  uint8_t codes[kStreamBytes * kChunk];
+  const std::byte* from = in.at(kCodes, in.first + p);
+  size_t position_stride = in.planes[kCodes].position_stride;
+  size_t word_stride = in.planes[kCodes].word_stride;
+  uint32_t words = shape.record_words();
+  if (!shape.is_native()) {
+    unpack(shape, in, p, count, codes);
+    from = reinterpret_cast<const std::byte*>(codes);
+    position_stride = row_bytes(shape);
+    word_stride = 4;
+    words = shape.width / 4;
+  }
+  for (uint32_t w = 0; w < words; ++w, turned += kChunk) {
+    for (uint32_t i = 0; i < count; ++i)
+      std::memcpy(turned + i, from + i * position_stride + w * word_stride, 4);
+    std::fill(turned + count, turned + round_up(count, 16), 0u);  // to a whole vector
   }
 }
 
@@ -633,34 +683,44 @@ void scores(const Codec& codec,
   }
 }
 
-// sums[position mod 16] += weight * bias, in ascending order of positions.
-HWY_INLINE void add_biases(
-    const float* weights, const float* biases, Pos first, uint32_t count, float* sums) {
+// scaled = weight * scale, and sums[position mod 16] += weight * bias in ascending positions.
+HWY_INLINE void weigh(const float* weights,
+                      const float* scales,
+                      const float* biases,
+                      Pos first,
+                      uint32_t count,
+                      float* scaled,
+                      float* sums) {
   const hn::CappedTag<float, kSums> d;
+  constexpr uint32_t kLanes = hn::MaxLanes(hn::CappedTag<float, kSums>());
   uint32_t p = 0;
   const auto one = [&]() HWY_ATTR {
     float& sum = sums[(first + p) % kSums];
+    scaled[p] = weights[p] * scales[p];
     sum = std::fma(weights[p], biases[p], sum);
     ++p;
   };
   while (p < count && (first + p) % kSums != 0) one();
+  hn::Vec<decltype(d)> all[kSums / kLanes];
+  for (uint32_t v = 0; v < kSums / kLanes; ++v) all[v] = hn::LoadU(d, sums + v * kLanes);
   for (; p + kSums <= count; p += kSums)
-    for (uint32_t i = 0; i < kSums; i += static_cast<uint32_t>(hn::Lanes(d)))
-      hn::StoreU(hn::MulAdd(hn::LoadU(d, weights + p + i), hn::LoadU(d, biases + p + i),
-                            hn::LoadU(d, sums + i)),
-                 d, sums + i);
+    for (uint32_t v = 0; v < kSums / kLanes; ++v) {
+      const uint32_t at = p + v * kLanes;
+      const auto weight = hn::LoadU(d, weights + at);
+      hn::StoreU(hn::Mul(weight, hn::LoadU(d, scales + at)), d, scaled + at);
+      all[v] = hn::MulAdd(weight, hn::LoadU(d, biases + at), all[v]);
+    }
+  for (uint32_t v = 0; v < kSums / kLanes; ++v) hn::StoreU(all[v], d, sums + v * kLanes);
   while (p < count) one();
 }
 
-HWY_INLINE void scale_weights(const float* weights,
-                              const float* scales,
-                              uint32_t count,
-                              float* scaled) {
-  const hn::ScalableTag<float> d;
-  uint32_t p = 0;
-  for (; p + hn::Lanes(d) <= count; p += static_cast<uint32_t>(hn::Lanes(d)))
-    hn::StoreU(hn::Mul(hn::LoadU(d, weights + p), hn::LoadU(d, scales + p)), d, scaled + p);
-  for (; p < count; ++p) scaled[p] = weights[p] * scales[p];
+// Columns [begin, end) of a product.
+void multiply_columns(const Product& product, size_t begin, size_t end) {
+  const hn::ScalableTag<float> whole;
+  const hn::CappedTag<float, 8> eight;
+  const size_t middle = begin + (end - begin) / hn::Lanes(whole) * hn::Lanes(whole);
+  multiply<CodeBytes>(whole, product, begin, middle);
+  if (middle < end) multiply<CodeBytes>(eight, product, middle, end);
 }
 
 void accumulate(const Codec& codec,
@@ -676,45 +736,42 @@ void accumulate(const Codec& codec,
   const bool is_direct = shape.bits == 8 && plane.word_stride == 4;
   const size_t partial_floats = codec.geometry.partial_floats;
   alignas(64) float scaled[kRowsAtOnce * kChunk], scales[kChunk], biases[kChunk];
-  uint8_t codes[kStreamBytes * kChunk];
-  Product product{.a = scaled,
-                  .a_stride = kChunk,
-                  .rows = 0,
-                  .b = reinterpret_cast<const std::byte*>(codes),
-                  .b_stride = row_bytes(shape),
-                  .steps = 0,
-                  .next = nullptr,
-                  .c = nullptr,
-                  .c_stride = partial_floats,
-                  .from_zero = false};
+  uint8_t unpacked[kStreamBytes * kChunk];
   for (uint32_t p = 0; p < in.count; p += kChunk) {
     const uint32_t count = std::min(kChunk, in.count - p);
-    product.steps = count;
-    if (is_direct) {
-      product.b = in.at(kCodes, in.first + p);
-      product.b_stride = plane.position_stride;
-      if (plane.next != nullptr) product.next = plane.next + (in.first + p) * plane.position_stride;
-    } else {
-      unpack(shape, in, p, count, codes);
+    const std::byte* codes = in.at(kCodes, in.first + p);
+    size_t code_stride = plane.position_stride;
+    const std::byte* next = is_direct && plane.next != nullptr
+                                ? plane.next + (in.first + p) * plane.position_stride
+                                : nullptr;
+    if (!is_direct) {
+      unpack(shape, in, p, count, unpacked);
+      codes = reinterpret_cast<const std::byte*>(unpacked);
+      code_stride = row_bytes(shape);
     }
     for (uint32_t g = 0; g < shape.groups; ++g) {
+      const uint32_t column = g * shape.group;
       read_numbers(shape, in, kScales, g, p, count, scales);
       read_numbers(shape, in, kBiases, g, p, count, biases);
       for (uint32_t row = 0; row < rows; row += kRowsAtOnce) {
-        product.rows = std::min(kRowsAtOnce, rows - row);
-        product.c = partial + row * partial_floats;
-        for (uint32_t r = 0; r < product.rows; ++r) {
+        float* sums = partial + row * partial_floats;
+        const uint32_t some = std::min(kRowsAtOnce, rows - row);
+        for (uint32_t r = 0; r < some; ++r) {
           const float* w = weights + (row + r) * weight_stride + p;
-          scale_weights(w, scales, count, scaled + r * kChunk);
-          add_biases(w, biases, first + p, count,
-                     product.c + r * partial_floats + shape.bias_offset() + g * kSums);
+          weigh(w, scales, biases, first + p, count, scaled + r * kChunk,
+                sums + r * partial_floats + shape.bias_offset() + g * kSums);
         }
-        const hn::ScalableTag<float> whole;
-        const hn::CappedTag<float, 8> eight;
-        const size_t begin = g * shape.group, end = begin + shape.group;
-        const size_t middle = begin + shape.group / hn::Lanes(whole) * hn::Lanes(whole);
-        multiply<CodeBytes>(whole, product, begin, middle);
-        if (middle < end) multiply<CodeBytes>(eight, product, middle, end);
+        multiply_columns({.a = scaled,
+                          .a_stride = kChunk,
+                          .rows = some,
+                          .b = codes,
+                          .b_stride = code_stride,
+                          .steps = count,
+                          .next = row == 0 ? next : nullptr,
+                          .c = sums,
+                          .c_stride = partial_floats,
+                          .from_zero = false},
+                         column, column + shape.group);
       }
     }
   }
@@ -830,8 +887,8 @@ void prepare(const Codec& codec, const float* query, std::byte* prepared) {
   auto* steps = reinterpret_cast<float*>(prepared);
   float* sums = steps + shape.groups;
   auto* numbers = reinterpret_cast<int16_t*>(prepared + shape.query_offset());
-  std::memset(numbers, 0, shape.query_numbers() * sizeof(int16_t));
-  for (uint32_t g = 0; g < shape.groups; ++g) {
+  const uint32_t group_numbers = shape.group_words() * shape.codes_in_word();
+  for (uint32_t g = 0; g < shape.groups; ++g, numbers += group_numbers) {
     const float* x = query + g * shape.group;
     float largest = 0;
     bool is_finite = true;
@@ -841,17 +898,20 @@ void prepare(const Codec& codec, const float* query, std::byte* prepared) {
     }
     if (!is_finite) {
       steps[g] = sums[g] = kNan;
+      std::memset(numbers, 0, group_numbers * sizeof(int16_t));
       continue;
     }
     float inverse = kLargestQuery / largest;
     if (!(inverse < kInfinity)) inverse = 0;  // nothing, or so small that the score is 0
+    int16_t rounded[kMaxGroup] = {};
     int32_t sum = 0;
     for (uint32_t i = 0; i < shape.group; ++i) {
       const float number =
           std::clamp(std::nearbyint(x[i] * inverse), -kLargestQuery, kLargestQuery);
       sum += static_cast<int32_t>(number);
-      numbers[shape.place_of(g * shape.group + i)] = static_cast<int16_t>(number);
+      rounded[i] = static_cast<int16_t>(number);
     }
+    shape.arrange(rounded, numbers);
     steps[g] = largest / kLargestQuery;
     sums[g] = steps[g] * static_cast<float>(sum);
   }
@@ -864,9 +924,12 @@ void scores(const Codec& codec,
             float* out,
             size_t score_stride) {
   const Shape shape(codec);
-  uint8_t codes[kMaxWidth];
+  const uint32_t group_numbers = shape.group_words() * shape.codes_in_word();
   for (uint32_t p = 0; p < in.count; ++p) {
+    uint8_t codes[kMaxWidth + 16] = {}, arranged[kMaxWidth + 16];
     unpack(shape, in, p, codes);
+    for (uint32_t g = 0; g < shape.groups; ++g)
+      shape.arrange(codes + g * shape.group, arranged + g * group_numbers);
     for (uint32_t row = 0; row < rows; ++row) {
       const std::byte* query = prepared + uint64_t{row} * codec.geometry.prepared_bytes;
       const auto* steps = reinterpret_cast<const float*>(query);
@@ -875,8 +938,8 @@ void scores(const Codec& codec,
       float score = 0;
       for (uint32_t g = 0; g < shape.groups; ++g) {
         int32_t dot = 0;
-        for (uint32_t i = g * shape.group; i < (g + 1) * shape.group; ++i)
-          dot += codes[i] * numbers[shape.place_of(i)];
+        for (uint32_t i = g * group_numbers; i < (g + 1) * group_numbers; ++i)
+          dot += arranged[i] * numbers[i];
         const float bias = load_number(shape, in, kBiases, p, g);
         score = g == 0 ? bias * sums[g] : std::fma(bias, sums[g], score);
         const float scale = load_number(shape, in, kScales, p, g);

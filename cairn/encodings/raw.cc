@@ -171,7 +171,7 @@ void score_by_words(const Product& product, size_t count, size_t before, size_t 
   last.next = nullptr;
   if (before + capacity < lanes) {
     const hn::CappedTag<float, 1> one;
-    multiply<Words>(one, last, whole, count);
+    multiply<Words, 1>(one, last, whole, count);
     return;
   }
   // The rest is less than a vector: a whole one that ends where the page may be read to, of which
@@ -185,7 +185,7 @@ void score_by_words(const Product& product, size_t count, size_t before, size_t 
   for (size_t row = 0; row < product.rows; row += kRowsAtOnce) {
     last.rows = std::min(kRowsAtOnce, product.rows - row);
     last.a = product.a + row * product.a_stride;
-    multiply<Words>(d, last, 0, lanes);
+    multiply<Words, 1>(d, last, 0, lanes);
     for (size_t r = 0; r < last.rows; ++r)
       std::memcpy(product.c + (row + r) * product.c_stride + whole, buffer + r * lanes + back,
                   (count - whole) * sizeof(float));
@@ -259,7 +259,7 @@ void accumulate(const Codec& codec,
     const hn::CappedTag<float, 8> eight;
     const size_t end = codec.width / hn::Lanes(whole) * hn::Lanes(whole);
     multiply<Words>(whole, product, 0, end);
-    if (end < codec.width) multiply<Words>(eight, product, end, codec.width);
+    if (end < codec.width) multiply<Words, 1>(eight, product, end, codec.width);
   };
   if (plane.word_stride == Words::kBytes) {
     sum();

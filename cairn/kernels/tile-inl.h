@@ -92,41 +92,45 @@ HWY_NOINLINE void multiply_tile(D d, const Product& p, size_t row, size_t column
   for (size_t v = 0; v < kVectors; ++v) hn::StoreU(sums[r][v], d, c + r * p.c_stride + v * kLanes);
 }
 
-// kRows rows, columns [begin, end): a multiple of the lanes.
-template <size_t kRows, size_t kVectors, class Words, class D>
+// kRows rows, columns [begin, end): a multiple of the lanes. The widest tiles prefetch, where rows
+// are few: with many the hardware's own prefetch has time enough.
+template <size_t kRows, size_t kVectors, bool kPrefetch, class Words, class D>
 HWY_INLINE void multiply_rows(D d, const Product& p, size_t row, size_t begin, size_t end) {
   constexpr size_t kColumns = kVectors * hwy::HWY_NAMESPACE::MaxLanes(D());
   constexpr size_t kLineMask = 63;
   for (; begin + kColumns <= end; begin += kColumns) {
-    // Each line is asked for once: by the first rows, at its first column. With many rows the
-    // hardware's own prefetch has time enough.
-    if (kRows <= 4 && row == 0 && p.next != nullptr && ((begin * Words::kBytes) & kLineMask) == 0)
-      multiply_tile<kRows, kVectors, kRows <= 4, Words>(d, p, row, begin);
+    // Each line is asked for once: by the first rows, where a line begins.
+    if (kPrefetch && row == 0 && p.next != nullptr && ((begin * Words::kBytes) & kLineMask) == 0)
+      multiply_tile<kRows, kVectors, kPrefetch, Words>(d, p, row, begin);
     else
       multiply_tile<kRows, kVectors, false, Words>(d, p, row, begin);
   }
-  if constexpr (kVectors > 1) multiply_rows<kRows, kVectors / 2, Words>(d, p, row, begin, end);
+  if constexpr (kVectors > 1)
+    multiply_rows<kRows, kVectors / 2, false, Words>(d, p, row, begin, end);
 }
 
-// Columns [begin, end): a multiple of the lanes.
-template <class Words, class D>
+// Columns [begin, end): a multiple of the lanes. Tiles are at most kMost vectors wide: 1 where
+// columns are few, so that less code is made.
+template <class Words, size_t kMost = 8, class D>
 void multiply(D d, const Product& p, size_t begin, size_t end) {
+  constexpr bool kPrefetch = kMost > 1;
+  constexpr size_t kMany = HWY_MIN(kMost, kManyRegisters ? 4 : 2), kFew = HWY_MIN(kMost, 4);
   for (size_t row = 0; row < p.rows;) {
     const size_t rest = p.rows - row;
     if (rest == 4 || rest == 7 || rest == 8) {
-      multiply_rows<4, kManyRegisters ? 4 : 2, Words>(d, p, row, begin, end);
+      multiply_rows<4, kMany, kPrefetch, Words>(d, p, row, begin, end);
       row += 4;
     } else if (rest >= 6) {
-      multiply_rows<6, kManyRegisters ? 4 : 2, Words>(d, p, row, begin, end);
+      multiply_rows<6, kMany, false, Words>(d, p, row, begin, end);
       row += 6;
     } else if (rest >= 3) {
-      multiply_rows<3, 4, Words>(d, p, row, begin, end);
+      multiply_rows<3, kFew, kPrefetch, Words>(d, p, row, begin, end);
       row += 3;
     } else if (rest == 2) {
-      multiply_rows<2, 4, Words>(d, p, row, begin, end);
+      multiply_rows<2, kFew, kPrefetch, Words>(d, p, row, begin, end);
       row += 2;
     } else {
-      multiply_rows<1, 8, Words>(d, p, row, begin, end);
+      multiply_rows<1, kMost, kPrefetch, Words>(d, p, row, begin, end);
       row += 1;
     }
   }
