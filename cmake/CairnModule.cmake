@@ -13,9 +13,13 @@ function(cairn_library name)
   target_link_libraries(cairn_${name} PUBLIC ${ARG_LINKS})
 endfunction()
 
-# All *_test.cc of a folder of tests/ form one program, found by ctest test by test.
+# All *_test.cc of a folder of tests/ form one program, found by ctest test by test. PROCESSORS: how
+# many of them one test keeps busy.
 function(cairn_tests name)
-  cmake_parse_arguments(ARG "" "" "LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "" "PROCESSORS" "LINKS" ${ARGN})
+  if(NOT ARG_PROCESSORS)
+    set(ARG_PROCESSORS 1)
+  endif()
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${name}/*_test.cc)
   if(NOT sources)
     return()
@@ -24,5 +28,6 @@ function(cairn_tests name)
   target_link_libraries(${name}_tests PRIVATE ${ARG_LINKS} cairn_test_support GTest::gtest GTest::gmock
                                               GTest::gtest_main)
   gtest_discover_tests(${name}_tests WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} TEST_PREFIX ${name}.
-                       DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${name} TIMEOUT 900)
+                       DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${name} TIMEOUT 900
+                                                 PROCESSORS ${ARG_PROCESSORS})
 endfunction()

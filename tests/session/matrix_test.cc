@@ -22,7 +22,7 @@ const Kinds kAllKinds[] = {
     {"recurrent, rounds hold states", [] { return hybrid_spec(Rounds::held); }},
     {"recurrent, rounds are replayed", [] { return hybrid_spec(Rounds::replayed); }},
 };
-const char* const kShapes[] = {"f32", "bf16"};
+const char* const kShapes[] = {"f32", "affine4-g32", "affine3-g64-bf16", "turbo-value3"};
 const uint32_t kPageSizes[] = {1, 16, 64};
 const char* const kExactForms[] = {"", "-keep64", "-after512"};
 const size_t kSequences[] = {1, 3};
