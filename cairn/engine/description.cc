@@ -1,13 +1,19 @@
 #include "cairn/engine/description.h"
 
+#include <algorithm>
+
+#include "cairn/state/recurrent.h"
+
 namespace cairn {
 namespace {
 
-CheckpointFamily describe_family(const FamilySpec& family, const Codec& codec) {
+CheckpointFamily describe_family(const FamilySpec& family, const Codec& codec, Pos begin, Pos end) {
   CheckpointFamily out{.name = std::string(family.family->name),
                        .encoding = codec.encoding->print(codec.params),
                        .heads = family.heads,
                        .width = family.width,
+                       .begin = begin,
+                       .end = end,
                        .planes = {}};
   for (const PlaneGeometry& plane : codec.geometry.planes)
     out.planes.push_back({.name = std::string(plane.name),
@@ -16,15 +22,31 @@ CheckpointFamily describe_family(const FamilySpec& family, const Codec& codec) {
   return out;
 }
 
-CheckpointSlot describe_slot(const SlotSpec& slot, const std::vector<Codec>& codecs) {
+// Of `length` positions those below this are exact.
+Pos exact_end(const Scheme& scheme, Pos length) {
+  return length < scheme.after ? length : std::min(length, scheme.keeps_exact());
+}
+
+CheckpointSlot describe_slot(const SlotSpec& slot,
+                             const std::vector<Codec>& codecs,
+                             const Scheme& scheme,
+                             Pos length) {
   CheckpointSlot out{.kind = std::string(slot.kind->name),
+                     .is_fixed = slot.families[0].family->is_fixed,
                      .window = slot.retention.window,
                      .sinks = slot.retention.sinks,
                      .rewind = slot.retention.rewind,
                      .max_positions = slot.max_positions,
                      .families = {}};
-  for (size_t i = 0; i < slot.families.size(); ++i)
-    out.families.push_back(describe_family(slot.families[i], codecs[i]));
+  const Pos end = out.is_fixed ? std::min<Pos>(1, length) : length;
+  const bool has_exact_form = scheme.has_exact_form() && !out.is_fixed;
+  const Pos split = has_exact_form ? exact_end(scheme, length) : 0;
+  for (size_t i = 0; i < slot.families.size(); ++i) {
+    const FamilySpec& family = slot.families[i];
+    if (has_exact_form)
+      out.families.push_back(describe_family(family, tensor_codec(family), 0, split));
+    out.families.push_back(describe_family(family, codecs[i], split, end));
+  }
   return out;
 }
 
@@ -63,7 +85,10 @@ Result<void> check_family(const CheckpointFamily& found, const CheckpointFamily&
   if (found.planes != expected.planes)
     return fail(Code::Mismatch, "{} holds {} with other planes than this build writes", found.name,
                 found.encoding);
-  return {};
+  CAIRN_TRY(check_equal(fmt::format("{} in {} from position", found.name, found.encoding),
+                        found.begin, expected.begin));
+  return check_equal(fmt::format("{} in {} up to position", found.name, found.encoding), found.end,
+                     expected.end);
 }
 
 // Not rewind, which says how much more than the window is kept, and not max_positions, which the
@@ -72,6 +97,11 @@ Result<void> check_slot(const CheckpointSlot& found, const CheckpointSlot& expec
   CAIRN_TRY(check_equal("kind", found.kind, expected.kind));
   CAIRN_TRY(check_equal("window", found.window, expected.window));
   CAIRN_TRY(check_equal("sinks:", found.sinks, expected.sinks));
+  if (found.is_fixed != expected.is_fixed)
+    return fail(Code::Mismatch, "{}, expected {}",
+                found.is_fixed ? "fixed tensors" : "records by position",
+                expected.is_fixed ? "fixed tensors" : "records by position");
+  CAIRN_TRY(check_equal("forms of records:", forms_of(found), forms_of(expected)));
   CAIRN_TRY(check_equal("families:", found.families.size(), expected.families.size()));
   for (size_t i = 0; i < found.families.size(); ++i)
     CAIRN_TRY(check_family(found.families[i], expected.families[i]));
@@ -88,7 +118,8 @@ Result<void> in_slot(size_t index, Result<void> result) {
 Result<CheckpointInfo> describe_session(const ModelSpec& spec,
                                         const Scheme& scheme,
                                         const Registry& registry,
-                                        const std::string& name_space) {
+                                        const std::string& name_space,
+                                        Pos length) {
   const auto codecs = CAIRN_TRY(resolve(scheme, spec));
   CheckpointInfo info;
   info.registry = registry.id;
@@ -98,8 +129,10 @@ Result<CheckpointInfo> describe_session(const ModelSpec& spec,
   info.arithmetic = arithmetic_id(spec);
   info.name_space = name_space;
   info.scheme = print(scheme);
+  info.encoded_after = scheme.after;
+  info.length = length;
   for (size_t i = 0; i < spec.slots.size(); ++i)
-    info.slots.push_back(describe_slot(spec.slots[i], codecs[i]));
+    info.slots.push_back(describe_slot(spec.slots[i], codecs[i], scheme, length));
   return info;
 }
 
@@ -113,6 +146,7 @@ Result<void> check_fit(const CheckpointInfo& file,
   CAIRN_TRY(check_equal("tokenizer", name_of(file.tokenizer), name_of(session.tokenizer)));
   CAIRN_TRY(check_equal("adapter", name_of(file.adapter), name_of(session.adapter)));
   CAIRN_TRY(check_quoted("namespace", file.name_space, session.name_space));
+  CAIRN_TRY(check_equal("encoded after positions:", file.encoded_after, session.encoded_after));
   CAIRN_TRY(check_equal("slots:", file.slots.size(), session.slots.size()));
   for (size_t i = 0; i < file.slots.size(); ++i)
     CAIRN_TRY(in_slot(i, check_slot(file.slots[i], session.slots[i])));

@@ -9,14 +9,17 @@
 
 namespace cairn {
 
-// Without the sequence: length, tokens, derived and the slots' first_kept stay empty.
+// As it is for a sequence of `length` positions, but for the sequence itself: tokens, derived and
+// the slots' first_kept stay empty.
 Result<CheckpointInfo> describe_session(const ModelSpec& spec,
                                         const Scheme& scheme,
                                         const Registry& registry,
-                                        const std::string& name_space);
+                                        const std::string& name_space,
+                                        Pos length);
 
-// Everything but the arithmetic. Unsupported for kinds and encodings that the registry does not
-// have, Mismatch for what it has but the session is not; "<found>, expected <ours>".
+// Everything but the arithmetic; `session` is described for the file's length. Unsupported for
+// kinds and encodings that the registry does not have, Mismatch for what it has but the session is
+// not; "<found>, expected <ours>".
 Result<void> check_fit(const CheckpointInfo& file,
                        const CheckpointInfo& session,
                        const Registry& registry);

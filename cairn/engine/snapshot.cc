@@ -22,10 +22,9 @@ static_assert(std::endian::native == std::endian::little,
 Result<CheckpointInfo> describe(const Snapshot& snapshot,
                                 size_t tokens,
                                 const std::string& name_space) {
-  CheckpointInfo info = CAIRN_TRY(
-      describe_session(snapshot.spec(), snapshot.scheme(), snapshot.registry(), name_space));
+  CheckpointInfo info = CAIRN_TRY(describe_session(
+      snapshot.spec(), snapshot.scheme(), snapshot.registry(), name_space, snapshot.length()));
   info.is_derived = snapshot.is_derived();
-  info.length = snapshot.length();
   info.tokens = tokens;
   for (uint32_t i = 0; i < info.slots.size(); ++i) {
     const Pos first_kept = snapshot.first_kept(SlotId{i});
@@ -34,9 +33,15 @@ Result<CheckpointInfo> describe(const Snapshot& snapshot,
   return info;
 }
 
-// Records of one plane, for consecutive positions, out of the pages: [count, heads, record].
-void gather(const View& view, const CheckpointTensor& tensor, PositionRun run, std::byte* out) {
-  const FamilyPlace& family = view.slot->families[tensor.family];
+// Records of one plane, for consecutive positions in one form, out of the pages: [count, heads,
+// record]. `family_index` is into the slot's spec.
+void gather(const View& view,
+            size_t family_index,
+            const CheckpointTensor& tensor,
+            PositionRun run,
+            std::byte* out) {
+  if (run.count == 0) return;
+  const FamilyPlace& family = view.place(view.runs[0], run.first).families[family_index];
   const PlanePlace& plane = family.planes[tensor.plane];
   while (run.count > 0) {
     const Pos in_page = run.first % view.page_positions;
@@ -66,10 +71,12 @@ class Destination {
       std::memcpy(tokens_.data() + chunk.first_row, bytes.data(), bytes.size());
       return;
     }
-    const FamilyId family = spec_.slots[tensor.slot].families[tensor.family].family->id;
+    const CheckpointSlot& slot = reader_.info().slots[tensor.slot];
+    const FamilyId family =
+        spec_.slots[tensor.slot].families[tensor.family / forms_of(slot)].family->id;
     const std::byte* records = bytes.data();
     for (const PositionRun& run :
-         positions_of(reader_.info().slots[tensor.slot], chunk.first_row, chunk.rows)) {
+         positions_of(slot, slot.families[tensor.family], chunk.first_row, chunk.rows)) {
       if (run.count == 0) continue;
       arrival_.place(SlotId{tensor.slot}, family, tensor.plane, run.first, run.count, records);
       records += run.count * tensor.row_bytes;
@@ -150,10 +157,12 @@ Result<void> save(const Snapshot& snapshot,
       std::memcpy(out.data(), tokens.data() + first_row, out.size());
       return;
     }
+    const CheckpointSlot& slot = info->slots[tensor.slot];
     const View view = snapshot.view(SlotId{tensor.slot});
     std::byte* records = out.data();
-    for (const PositionRun& run : positions_of(info->slots[tensor.slot], first_row, rows)) {
-      gather(view, tensor, run, records);
+    for (const PositionRun& run :
+         positions_of(slot, slot.families[tensor.family], first_row, rows)) {
+      gather(view, tensor.family / forms_of(slot), tensor, run, records);
       records += run.count * tensor.row_bytes;
     }
   };
@@ -170,8 +179,9 @@ Result<void> save(const Session& session,
 
 Result<Loaded> load(Session& session, const std::string& path, const LoadOptions& options) {
   const CheckpointReader reader = CAIRN_TRY(CheckpointReader::open(*options.fs, path));
-  const CheckpointInfo expected = CAIRN_TRY(
-      describe_session(session.spec(), session.scheme(), session.registry(), options.name_space));
+  const CheckpointInfo expected =
+      CAIRN_TRY(describe_session(session.spec(), session.scheme(), session.registry(),
+                                 options.name_space, reader.info().length));
   if (auto fit = check_fit(reader.info(), expected, session.registry()); !fit)
     return fail_at(path, fit.error());
 

@@ -32,10 +32,17 @@ const CheckpointPlane& plane_of(const CheckpointInfo& info, const CheckpointTens
   return info.slots[tensor.slot].families[tensor.family].planes[tensor.plane];
 }
 
+// Of two forms the first is the exact one.
+bool is_exact(const CheckpointSlot& slot, size_t family) {
+  return forms_of(slot) == 2 && family % 2 == 0;
+}
+
 std::string name_of(const CheckpointInfo& info, const CheckpointTensor& tensor) {
   if (tensor.slot == CheckpointTensor::kTokens) return "tokens";
   const CheckpointFamily& family = info.slots[tensor.slot].families[tensor.family];
-  return fmt::format("slot{}.{}.{}", tensor.slot, family.name, family.planes[tensor.plane].name);
+  return fmt::format("slot{}.{}{}.{}", tensor.slot, family.name,
+                     is_exact(info.slots[tensor.slot], tensor.family) ? ".exact" : "",
+                     family.planes[tensor.plane].name);
 }
 
 // Names are parts of tensor names, divided by dots.
@@ -45,9 +52,10 @@ bool is_plain_name(std::string_view name) {
   });
 }
 
-bool has_twin(const auto& named) {
-  for (size_t i = 0; i < named.size(); ++i)
-    for (size_t j = 0; j < i; ++j)
+// Of the names [0], [step], [2 step], ...
+bool has_twin(const auto& named, size_t step = 1) {
+  for (size_t i = 0; i < named.size(); i += step)
+    for (size_t j = 0; j < i; j += step)
       if (named[i].name == named[j].name) return true;
   return false;
 }
@@ -83,14 +91,50 @@ Result<void> check_family(const CheckpointFamily& family) {
   return {};
 }
 
-Result<void> check_slot(const CheckpointSlot& slot, Pos length) {
-  if (slot.families.size() > kMaxNames || has_twin(slot.families))
+// Every family in as many forms as the first, split where the first is, without overlap or hole.
+Result<void> check_forms(const CheckpointSlot& slot, Pos length) {
+  const size_t forms = forms_of(slot);
+  if (slot.families.size() > kMaxNames || slot.families.size() % forms != 0 ||
+      has_twin(slot.families, forms))
     return fail(Code::BadInput, "a family is repeated");
+  const Pos end = slot.is_fixed ? std::min<Pos>(1, length) : length;
+  for (size_t i = 0; i < slot.families.size(); ++i) {
+    const CheckpointFamily &family = slot.families[i], &exact = slot.families[i / forms * forms];
+    if (family.name != exact.name || family.heads != exact.heads || family.width != exact.width)
+      return fail(Code::BadInput, "{} is [{}, {}], expected {} [{}, {}] in both forms", family.name,
+                  family.heads, family.width, exact.name, exact.heads, exact.width);
+    const Pos split = forms == 1 ? 0 : std::min(slot.families[0].end, end);
+    const PositionRun expected =
+        forms == 2 && i % 2 == 0 ? PositionRun{0, split} : PositionRun{split, end - split};
+    if (family.begin != expected.first || family.end != expected.first + expected.count)
+      return fail(Code::BadInput, "{} covers positions {} to {}, expected {} to {}", family.name,
+                  family.begin, family.end, expected.first, expected.first + expected.count);
+  }
+  return {};
+}
+
+// A length at which all is encoded wants an exact form of all before.
+Result<void> check_encoded_after(const CheckpointSlot& slot, Pos length, Pos encoded_after) {
+  if (encoded_after == 0 || slot.is_fixed || slot.families.empty()) return {};
+  if (forms_of(slot) != 2 || (length < encoded_after && slot.families[0].end != length))
+    return fail(Code::BadInput, "{} positions are not all exact, expected so below {}", length,
+                encoded_after);
+  return {};
+}
+
+Result<void> check_slot(const CheckpointSlot& slot, Pos length, Pos encoded_after) {
+  CAIRN_TRY(check_forms(slot, length));
+  CAIRN_TRY(check_encoded_after(slot, length, encoded_after));
+  if (slot.is_fixed && (slot.window != 0 || slot.sinks != 0 || forms_of(slot) != 1))
+    return fail(Code::BadInput, "fixed tensors in {} forms with a window of {}, expected 1 and 0",
+                forms_of(slot), slot.window);
   if (slot.first_kept != 0 &&
       (slot.window == 0 || slot.first_kept <= slot.sinks || slot.first_kept > length))
     return fail(Code::BadInput,
                 "first kept position {}, expected one from {} to {} of a window of {}",
                 slot.first_kept, slot.sinks + 1, length, slot.window);
+  if (!holds_window(slot, length))
+    return fail(Code::BadInput, "a window lacks positions that a query at {} sees", length);
   for (const CheckpointFamily& family : slot.families) CAIRN_TRY(check_family(family));
   return {};
 }
@@ -101,10 +145,8 @@ Result<void> check(const CheckpointInfo& info) {
     return fail(Code::BadInput, "{} token ids, expected one for each of {} positions", info.tokens,
                 info.length);
   for (size_t i = 0; i < info.slots.size(); ++i)
-    if (auto slot = check_slot(info.slots[i], info.length); !slot)
+    if (auto slot = check_slot(info.slots[i], info.length, info.encoded_after); !slot)
       return fail(slot.error().code, "slot {}: {}", i, slot.error().message);
-  if (!can_resume_at(info, info.length))
-    return fail(Code::BadInput, "a window lacks positions that a query at {} sees", info.length);
   return {};
 }
 
@@ -125,7 +167,7 @@ std::vector<CheckpointTensor> list_tensors(const CheckpointInfo& info) {
       const CheckpointFamily& family = info.slots[s].families[f];
       for (uint32_t p = 0; p < family.planes.size(); ++p) {
         CheckpointTensor& tensor = tensors.emplace_back(make_tensor(
-            stored_rows(info.slots[s], info.length), family.heads * family.planes[p].record_bytes));
+            stored_rows(info.slots[s], family), family.heads * family.planes[p].record_bytes));
         tensor.slot = s;
         tensor.family = f;
         tensor.plane = p;
@@ -356,11 +398,14 @@ std::string describe(const CheckpointInfo& info,
   if (tensor.slot == CheckpointTensor::kTokens)
     return fmt::format("token ids {}-{}", chunk.first_row, chunk.first_row + chunk.rows - 1);
   const CheckpointFamily& family = info.slots[tensor.slot].families[tensor.family];
-  std::string text = fmt::format("slot {}, {}, {}, positions", tensor.slot, family.name,
-                                 family.planes[tensor.plane].name);
+  const CheckpointSlot& slot = info.slots[tensor.slot];
+  std::string text =
+      fmt::format("slot {}, {}{}, {}", tensor.slot, is_exact(slot, tensor.family) ? "exact " : "",
+                  family.name, family.planes[tensor.plane].name);
+  if (slot.is_fixed) return text;
+  text += ", positions";
   std::string_view separator = " ";
-  for (const PositionRun& run :
-       positions_of(info.slots[tensor.slot], chunk.first_row, chunk.rows)) {
+  for (const PositionRun& run : positions_of(slot, family, chunk.first_row, chunk.rows)) {
     if (run.count == 0) continue;
     text += fmt::format("{}{}-{}", separator, run.first, run.first + run.count - 1);
     separator = " and ";

@@ -187,8 +187,9 @@ class Session::Arrival {
   Arrival& operator=(Arrival&&) noexcept;
   ~Arrival();
   // Dense records of one plane, [count, heads, record], for positions [first, first + count) of the
-  // sequence; positions that the slot does not hold are skipped. Calls for different positions or
-  // planes may run at once.
+  // sequence, in the form that a sequence of its length has them in. REQUIRES: the slot holds them,
+  // and all are in one form. The tensors of a recurrent slot are position 0 of a sequence that is
+  // not empty. Calls for different positions or planes may run at once.
   void place(
       SlotId slot, FamilyId family, size_t plane, Pos first, Pos count, const std::byte* records);
   void mark_derived();

@@ -152,6 +152,13 @@ void Session::Arrival::place(
               first, first + count, positions);
   const RunView run = state_->run(slot);
   const View view = session.groups.view(slot, std::span(&run, 1));
+  const Pos end = first + count, first_held = run.pages.table->first_held;
+  CAIRN_CHECK(first >= first_held || end <= view.retention.sinks,
+              "arrival: slot {} does not hold positions {} to {}, only its {} sinks and from {} on",
+              slot.value, first, end, view.retention.sinks, first_held);
+  CAIRN_CHECK(first >= run.exact_end || end <= run.exact_end,
+              "arrival: positions {} to {} lie in two forms, which meet at {}", first, end,
+              run.exact_end);
   while (count > 0) {
     const FamilyPlace* place = view.place(run, first).find(family);
     CAIRN_CHECK(place != nullptr && plane < place->planes.size(),

@@ -25,10 +25,13 @@ def check(path, positions):
         names.remove("tokens")
         for s, slot in enumerate(about["slots"]):
             gone = slot["first_kept"]
-            rows = positions if gone == 0 else slot["sinks"] + positions - gone
+            stored = [i for i in range(positions) if gone == 0 or i < slot["sinks"] or i >= gone]
+            families = [family["name"] for family in slot["families"]]
             for f, family in enumerate(slot["families"]):
+                rows = sum(family["begin"] <= i < family["end"] for i in stored)
+                is_exact = family["name"] in families[f + 1 :]
                 for p, plane in enumerate(family["planes"]):
-                    name = f"slot{s}.{family['name']}.{plane['name']}"
+                    name = f"slot{s}.{family['name']}{'.exact' if is_exact else ''}.{plane['name']}"
                     names.remove(name)
                     tensor = file.get_tensor(name)
                     elements = plane["record_bytes"] // tensor.itemsize

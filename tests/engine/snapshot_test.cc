@@ -12,6 +12,7 @@
 #include "cairn/io/faulty_fs.h"
 #include "cairn/io/memory_fs.h"
 #include "tests/support/conversation.h"
+#include "tests/support/program.h"
 #include "tests/support/sample_checkpoint.h"
 #include "tests/support/scratch_folder.h"
 
@@ -68,6 +69,220 @@ TEST_P(EveryEncoding, LoadsWhatWasSavedByteByByteAndAnyPageSizeReadsAnyFile) {
       EXPECT_EQ(reader.memory().use().live_pages, 0u);
     }
   }
+}
+
+// Every kind of slot under schemes of one form and of two, at lengths around pages, `keep` and
+// `after`.
+struct KindCase {
+  std::string name;
+  ModelSpec spec;
+  std::string scheme;
+};
+
+std::vector<KindCase> kind_cases() {
+  const std::pair<const char*, ModelSpec> specs[] = {
+      {"wide", wide_spec()},
+      {"latent", latent_spec()},
+      {"held", hybrid_spec(Rounds::held)},
+      {"replayed", hybrid_spec(Rounds::replayed)},
+      {"mixed", mixed_spec()},
+  };
+  constexpr const char* kSchemes[] = {
+      "f16",
+      "affine8",
+      "affine4-g32",
+      "turbo-k8v3",
+      "f16-keep64",
+      "affine8-after300",
+      "affine4-g32-keep100-after200",
+  };
+  std::vector<KindCase> cases;
+  for (const auto& [name, spec] : specs)
+    for (const std::string scheme : kSchemes)
+      if (name != std::string("mixed") || scheme.starts_with("f16"))  // heads of 8 numbers
+        cases.push_back({name, spec, scheme});
+  return cases;
+}
+
+class EveryKind : public ::testing::TestWithParam<KindCase> {
+ protected:
+  ConversationOptions options(uint32_t page_positions) const {
+    return {.spec = GetParam().spec, .scheme = GetParam().scheme, .page_positions = page_positions};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Kinds,
+                         EveryKind,
+                         ::testing::ValuesIn(kind_cases()),
+                         [](const auto& tested) {
+                           std::string name = tested.param.name + "_" + tested.param.scheme;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+constexpr Pos kKindLengths[] = {0, 1, 63, 64, 65, 199, 200, 300, 420};
+
+TEST_P(EveryKind, LoadsWhatWasSavedByteByByteAndResumesWhereItCouldBeCut) {
+  for (const Pos length : kKindLengths) {
+    SCOPED_TRACE(::testing::Message() << length << " positions");
+    MemoryFs fs;
+    Conversation writer(options(16));
+    const SeqId seq = writer.start(length, 7);
+    must(save(writer.session(), seq, count_tokens(length), "16", {.fs = &fs}));
+    Conversation reader(options(64));
+    const Loaded loaded = must(load(reader.session(), "16", {.fs = &fs}));
+    EXPECT_FALSE(loaded.is_derived);
+    ASSERT_TRUE(reader.records(loaded.seq) == writer.records(seq));
+    must(save(reader.session(), loaded.seq, loaded.tokens, "64", {.fs = &fs}));
+    ASSERT_TRUE(file_bytes(fs, "64") == file_bytes(fs, "16"));
+
+    const CheckpointInfo info = must(inspect("16", {.fs = &fs}));
+    for (Pos position = 0; position <= length + 1; ++position) {
+      const bool can = can_resume_at(info, position);
+      ASSERT_EQ(can, writer.session().can_truncate(seq, position)) << position;
+      ASSERT_EQ(can, reader.session().can_truncate(loaded.seq, position)) << position;
+    }
+
+    // Built or loaded, the two go on alike.
+    Conversation twin(options(64));
+    const SeqId built = twin.start(length, 7);
+    twin.append(built, 150, 8);
+    reader.append(loaded.seq, 150, 8);
+    ASSERT_TRUE(reader.records(loaded.seq) == twin.records(built));
+    EXPECT_EQ(reader.memory().use().live_bytes, twin.memory().use().live_bytes);
+    reader.session().drop(loaded.seq);
+    EXPECT_EQ(reader.memory().use().live_pages, 0u);
+  }
+}
+
+TEST_P(EveryKind, ACutSequenceIsSavedAsItIs) {
+  for (const Pos length : kKindLengths)
+    for (const Pos cut : {length / 2, length - std::min<Pos>(length, 15)}) {
+      SCOPED_TRACE(::testing::Message() << length << " positions cut to " << cut);
+      MemoryFs fs;
+      Conversation writer(options(16));
+      const SeqId seq = writer.start(length, 7);
+      if (!writer.session().can_truncate(seq, cut)) continue;
+      must(writer.session().truncate(seq, cut));
+      must(save(writer.session(), seq, count_tokens(cut), "a", {.fs = &fs}));
+      Conversation reader(options(64));
+      const Loaded loaded = must(load(reader.session(), "a", {.fs = &fs}));
+      ASSERT_TRUE(reader.records(loaded.seq) == writer.records(seq));
+      const CheckpointInfo info = must(inspect("a", {.fs = &fs}));
+      for (Pos position = 0; position <= cut + 1; ++position)
+        ASSERT_EQ(can_resume_at(info, position), writer.session().can_truncate(seq, position))
+            << position;
+    }
+}
+
+TEST_P(EveryKind, FilesOfOneModelAndSchemeHaveOneFingerprint) {
+  MemoryFs fs;
+  Conversation writer(options(64));
+  for (const Pos length : {Pos{0}, Pos{150}, Pos{420}})
+    must(save(writer.session(), writer.start(length, 7), count_tokens(length),
+              fmt::format("{}", length), {.fs = &fs}));
+  const Digest fingerprint = must(inspect("0", {.fs = &fs})).fingerprint;
+  EXPECT_EQ(must(inspect("150", {.fs = &fs})).fingerprint, fingerprint);
+  EXPECT_EQ(must(inspect("420", {.fs = &fs})).fingerprint, fingerprint);
+}
+
+TEST(TwoForms, OfAnotherKeepOrAfterAreAMismatch) {
+  struct Case {
+    const char *saved, *expected, *says;
+    Pos length;
+  };
+  constexpr Case kCases[] = {
+      {"f16", "f16-keep64", "slot 0: forms of records: 1, expected 2", 100},
+      {"f16-keep64", "f16", "slot 0: forms of records: 2, expected 1", 100},
+      {"f16-keep64", "f16-keep128", "key in f32 up to position 64, expected 128", 200},
+      {"f16-keep64", "f16-keep128", "scheme f16-keep64, expected f16-keep128", 20},
+      {"f16-keep64", "f16-keep60", "scheme f16-keep64, expected f16-keep60", 200},
+      {"f16-after100", "f16-after200", "encoded after positions: 100, expected 200", 300},
+      {"f16-after100", "f16-keep64", "encoded after positions: 100, expected 0", 300},
+      {"f16", "f16-after100", "encoded after positions: 0, expected 100", 300},
+      {"f16-keep64", "bf16-keep64", "slot 0: key holds f16, expected bf16", 300},
+      {"f32-keep64", "f32", "slot 0: forms of records: 2, expected 1", 100},
+  };
+  for (const Case& c : kCases) {
+    MemoryFs fs;
+    Conversation writer({.scheme = c.saved});
+    must(save(writer.session(), writer.start(c.length, 7), count_tokens(c.length), "a",
+              {.fs = &fs}));
+    Conversation reader({.scheme = c.expected});
+    const auto loaded = load(reader.session(), "a", {.fs = &fs});
+    ASSERT_FALSE(loaded) << c.saved << " as " << c.expected;
+    EXPECT_EQ(loaded.error().code, Code::Mismatch) << loaded.error().message;
+    EXPECT_THAT(loaded.error().message, HasSubstr(c.says));
+    EXPECT_EQ(reader.memory().use().live_pages, 0u);
+  }
+}
+
+// A sound file whose forms are split elsewhere than the scheme says.
+TEST(TwoForms, SplitWhereTheSchemeDoesNotAreAMismatch) {
+  MemoryFs fs;
+  Conversation writer({.scheme = "f16-keep64"});
+  must(save(writer.session(), writer.start(300, 7), count_tokens(300), "a", {.fs = &fs}));
+  CheckpointInfo info = must(inspect("a", {.fs = &fs}));
+  for (CheckpointSlot& slot : info.slots)
+    for (size_t i = 0; i < slot.families.size(); i += 2)
+      slot.families[i].end = slot.families[i + 1].begin = 65;
+  must(write_checkpoint(fs, "a", info, sample_rows()));
+  const auto loaded = load(writer.session(), "a", {.fs = &fs});
+  ASSERT_FALSE(loaded);
+  EXPECT_EQ(loaded.error().code, Code::Mismatch) << loaded.error().message;
+}
+
+TEST(FixedTensors, MayBeWiderThanAnyEncodingTakes) {
+  ModelSpec spec{.identity = sha256("wide tensors")};
+  spec.slots = {recurrent({{&kConvFamily, 3, 10007}, {&kRecurrentFamily, 4, 128 * 128 + 1}})};
+  MemoryFs fs;
+  Conversation writer({.spec = spec, .scheme = "affine8-keep64-after100"});
+  for (const Pos length : {0, 1, 120}) {
+    const SeqId seq = writer.start(length, 7);
+    must(save(writer.session(), seq, count_tokens(length), "a", {.fs = &fs}));
+    Conversation reader({.spec = spec, .scheme = "affine8-keep64-after100"});
+    const Loaded loaded = must(load(reader.session(), "a", {.fs = &fs}));
+    EXPECT_TRUE(reader.records(loaded.seq) == writer.records(seq));
+    EXPECT_EQ(reader.records(loaded.seq).size(),
+              length == 0 ? 0u : (3 * 10007 + 4 * (128 * 128 + 1)) * sizeof(float));
+    const CheckpointInfo info = must(inspect("a", {.fs = &fs}));
+    for (Pos position = 0; position <= length + 1; ++position)
+      EXPECT_EQ(can_resume_at(info, position), writer.session().can_truncate(seq, position));
+  }
+}
+
+TEST(FixedTensors, AreNoRecordsByPosition) {
+  MemoryFs fs;
+  Conversation writer({.spec = hybrid_spec(Rounds::held)});
+  must(save(writer.session(), writer.start(100, 7), count_tokens(100), "a", {.fs = &fs}));
+  CheckpointInfo info = must(inspect("a", {.fs = &fs}));
+  info.slots[0].is_fixed = false;
+  for (CheckpointFamily& family : info.slots[0].families) family.end = 100;
+  must(write_checkpoint(fs, "a", info, sample_rows()));
+  const auto loaded = load(writer.session(), "a", {.fs = &fs});
+  ASSERT_FALSE(loaded);
+  EXPECT_EQ(loaded.error().code, Code::Mismatch);
+  EXPECT_THAT(loaded.error().message,
+              HasSubstr("slot 0: records by position, expected fixed tensors"));
+}
+
+TEST(Arrival, PlacesHeldPositionsOfOneFormOnly) {
+  Conversation conversation({.scheme = "f16-keep64"});
+  const std::vector<Pos> first_kept = {0, 250, 270};
+  Session::Arrival arrival = must(conversation.session().arrive(300, first_kept));
+  const std::vector<std::byte> records(uint64_t{300} * 3 * 64 * sizeof(float));
+  const auto place = [&](uint32_t slot, Pos first, Pos count) {
+    arrival.place(SlotId{slot}, kKey, 0, first, count, records.data());
+  };
+  place(0, 0, 64);
+  place(0, 64, 236);
+  EXPECT_THROW(place(0, 63, 2), ContractError);
+  EXPECT_THROW(place(0, 299, 2), ContractError);
+  place(1, 250, 50);
+  EXPECT_THROW(place(1, 249, 2), ContractError);
+  place(2, 0, 5);
+  place(2, 270, 30);
+  EXPECT_THROW(place(2, 0, 6), ContractError);
+  EXPECT_THROW(place(2, 100, 1), ContractError);
 }
 
 // A saved conversation on a disk in memory.

@@ -102,8 +102,9 @@ TEST(Allocation, OfADescriptionIsASmallMultipleOfIt) {
     return json.substr(0, json.size() - 2);  // without "]}"
   }();
   const std::string slot =
-      R"({"kind":"","window":0,"sinks":0,"rewind":0,"max_positions":0,"first_kept":0,"families":[)";
-  const std::string family = R"({"name":"","encoding":"","heads":1,"width":1,"planes":[)";
+      R"({"kind":"","fixed":false,"window":0,"sinks":0,"rewind":0,"max_positions":0,"first_kept":0,"families":[)";
+  const std::string family =
+      R"({"name":"","encoding":"","heads":1,"width":1,"begin":0,"end":0,"planes":[)";
   const std::string texts[] = {
       repeated(
           start, [&](size_t) { return slot + "]}"; }, "]}"),
@@ -130,6 +131,7 @@ TEST(Allocation, OfClaimedTerabytesIsNothing) {
                      .encoding = "f32",
                      .heads = 1 << 10,
                      .width = 64,
+                     .end = info.length,
                      .planes = {{.name = "values", .dtype = "F32", .record_bytes = 256}}}}});
   EXPECT_LT(peak_of([&] { EXPECT_FALSE(make_layout(info)); }), size_t{16} << 10);
 }

@@ -70,9 +70,12 @@ TEST(CheckpointFile, IsASafetensorsFile) {
   const SafetensorsHeader header = read_safetensors(*fs.open_read("a").value()).value();
   EXPECT_THAT(header.find("tokens")->shape, ElementsAre(101));
   EXPECT_EQ(header.find("tokens")->dtype, "I32");
-  EXPECT_THAT(header.find("slot0.key.values")->shape, ElementsAre(100, 2, 8));
-  EXPECT_THAT(header.find("slot0.value.codes")->shape, ElementsAre(100, 1, 2));
-  EXPECT_THAT(header.find("slot1.key.values")->shape, ElementsAre(14, 2, 8));
+  EXPECT_THAT(header.find("slot0.key.exact.values")->shape, ElementsAre(4, 2, 8));
+  EXPECT_THAT(header.find("slot0.key.values")->shape, ElementsAre(96, 2, 8));
+  EXPECT_THAT(header.find("slot0.value.codes")->shape, ElementsAre(96, 1, 2));
+  EXPECT_THAT(header.find("slot1.key.exact.values")->shape, ElementsAre(2, 2, 8));
+  EXPECT_THAT(header.find("slot1.key.values")->shape, ElementsAre(12, 2, 8));
+  EXPECT_THAT(header.find("slot2.conv.values")->shape, ElementsAre(1, 3, 5));
   EXPECT_EQ(header.data_offset % 4096, 0u);
 }
 
@@ -104,12 +107,12 @@ TEST(CheckpointFile, EveryCutAndEveryExtraByteIsFound) {
 
 TEST(CheckpointFile, DamageHasAnAddress) {
   std::string bytes = written(sample_checkpoint(100));
-  bytes.back() ^= 1;  // the tensors with the least alignment come last: scales and biases of 200
-                      // bytes, then the ids
+  bytes.back() ^= 1;  // the tensors with the least alignment come last: the ids, then 60 bytes of
+                      // fixed tensors
   const auto result = read(bytes);
   EXPECT_EQ(result.error().code, Code::Corrupt);
   EXPECT_EQ(result.error().message,
-            "a: token ids 0-100: the bytes are not those that were written");
+            "a: slot 2, conv, values: the bytes are not those that were written");
 }
 
 TEST(CheckpointFile, ANewerFormatIsUnsupportedAndNamed) {
@@ -130,9 +133,9 @@ TEST(CheckpointFile, OnlyOneSpellingIsValid) {
     EXPECT_FALSE(result) << to;
     return result ? Code::Io : result.error().code;
   };
-  EXPECT_EQ(refused(R"("dtype":"F16","shape":[100,2,8],)", R"("shape":[100,2,8],"dtype":"F16",)"),
+  EXPECT_EQ(refused(R"("dtype":"F16","shape":[96,2,8],)", R"("shape":[96,2,8],"dtype":"F16",)"),
             Code::BadInput);
-  EXPECT_EQ(refused(R"([100,2,8])", R"([100,8,2])"), Code::BadInput);
+  EXPECT_EQ(refused(R"([96,2,8])", R"([96,8,2])"), Code::BadInput);
   EXPECT_EQ(refused(R"("dtype":"F16")", R"("dtype":"I16")"), Code::BadInput);
   EXPECT_EQ(refused(R"(  )", " \n"), Code::BadInput);
   EXPECT_EQ(refused(R"(slot0.key.values)", R"(slot0.key.valueS)"), Code::BadInput);

@@ -21,9 +21,55 @@ TEST(Checkpoint, AWindowStoresItsSinksAndWhatItKeeps) {
   EXPECT_EQ(positions_of(slot, 5, 4)[1].first, 91u);
 }
 
+TEST(Checkpoint, AFormStoresWhatTheSlotStoresInItsRange) {
+  CheckpointSlot slot{
+      .kind = "window", .window = 8, .sinks = 4, .rewind = 4, .first_kept = 88, .families = {}};
+  const CheckpointFamily exact{
+      .name = "key", .encoding = "f32", .begin = 0, .end = 90, .planes = {}};
+  const CheckpointFamily encoded{
+      .name = "key", .encoding = "f16", .begin = 90, .end = 100, .planes = {}};
+  EXPECT_EQ(stored_rows(slot, exact), 6u);
+  EXPECT_EQ(stored_rows(slot, encoded), 10u);
+  EXPECT_EQ(positions_of(slot, exact, 3, 3)[0].first, 3u);
+  EXPECT_EQ(positions_of(slot, exact, 3, 3)[1].first, 88u);
+  EXPECT_EQ(positions_of(slot, exact, 3, 3)[1].count, 2u);
+  EXPECT_EQ(positions_of(slot, encoded, 3, 3)[0].count, 0u);
+  EXPECT_EQ(positions_of(slot, encoded, 3, 3)[1].first, 93u);
+  slot.first_kept = 0;
+  EXPECT_EQ(stored_rows(slot, exact), 90u);
+  EXPECT_EQ(positions_of(slot, encoded, 3, 3)[0].first, 93u);
+}
+
+TEST(Checkpoint, ItsSlotsHaveOneFormOrTwo) {
+  const CheckpointInfo info = sample_checkpoint(100);
+  EXPECT_EQ(forms_of(info.slots[0]), 2u);
+  EXPECT_EQ(forms_of(info.slots[1]), 2u);
+  EXPECT_EQ(forms_of(info.slots[2]), 1u);
+  EXPECT_EQ(stored_rows(info.slots[2], info.length), 1u);
+  EXPECT_EQ(stored_rows(info.slots[2], 0), 0u);
+}
+
+TEST(Checkpoint, FixedTensorsResumeAtTheEndsAlone) {
+  const CheckpointInfo info = sample_checkpoint(100);
+  for (Pos position = 0; position <= 101; ++position)
+    EXPECT_EQ(can_resume_at(info, position), position == 0 || position == 100) << position;
+}
+
+TEST(Checkpoint, WhatIsEncodedDoesNotResumeWhereItWouldBeExact) {
+  for (Pos length : {5, 9, 10, 11, 13}) {
+    CheckpointInfo info = sample_checkpoint(length);
+    info.slots.pop_back();
+    for (Pos position = 0; position <= length; ++position)
+      EXPECT_EQ(can_resume_at(info, position),
+                position == 0 || length < kSampleEncodedAfter || position >= kSampleEncodedAfter)
+          << position << " of " << length;
+  }
+}
+
 TEST(Checkpoint, CanResumeWhereEverySlotHoldsWhatAQuerySees) {
-  const CheckpointInfo info =
-      sample_checkpoint(100);  // window 8, sinks 2, holds [0, 2) and [88, 100)
+  CheckpointInfo info = sample_checkpoint(100);  // window 8, sinks 2, holds [0, 2) and [88, 100)
+  info.slots.pop_back();
+  info.encoded_after = 0;
   const auto can = [&](Pos position) { return can_resume_at(info, position); };
   EXPECT_TRUE(can(100));
   EXPECT_FALSE(can(101));
@@ -41,6 +87,12 @@ TEST(Checkpoint, TheFingerprintIsOfTheReaderNotOfTheConversation) {
   other.is_derived = true;
   EXPECT_EQ(fingerprint_of(other), fingerprint_of(info));
   other.slots[0].families[0].heads = 3;
+  EXPECT_NE(fingerprint_of(other), fingerprint_of(info));
+  other = info;
+  other.encoded_after = 11;
+  EXPECT_NE(fingerprint_of(other), fingerprint_of(info));
+  other = info;
+  other.slots[2].is_fixed = false;
   EXPECT_NE(fingerprint_of(other), fingerprint_of(info));
   other = info;
   other.arithmetic += "x";

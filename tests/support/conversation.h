@@ -2,6 +2,7 @@
 #ifndef CAIRN_TESTS_SUPPORT_CONVERSATION_H_
 #define CAIRN_TESTS_SUPPORT_CONVERSATION_H_
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -51,50 +52,78 @@ class Conversation {
     return seq;
   }
 
+  // In as few runs as the session allows.
   void append(SeqId seq, Pos count, uint64_t seed) {
-    if (count == 0) return;
-    Step step = must(session_.plan({{.seq = seq, .count = count}}));
-    for (SlotId slot : session_.slots())
-      for (const FamilySpec& family : session_.spec().slots[slot.value].families) {
-        const std::vector<float> numbers =
-            random_floats(scatter(seed) ^ (slot.value * 2 + family.family->id.value),
-                          count * family.heads * family.width);
-        step.write(slot, family.family->id, numbers.data());
-      }
-    step.commit();
+    for (; count > 0; ++seed) {
+      const Pos run = std::min(count, session_.max_run(seq));
+      append_run(seq, run, seed);
+      count -= run;
+    }
   }
 
-  // Every record that the sequence holds, in slot, family, plane and position order, each plane as
-  // [position, head, record].
+  // Every record that the sequence holds, in slot, family, form, plane and position order, each
+  // plane as [position, head, record].
   std::string records(SeqId seq) const {
     const Snapshot snapshot = session_.snapshot(seq);
     std::string all;
     for (SlotId slot : session_.slots()) {
       const View view = snapshot.view(slot);
-      const Pos sinks = std::min(view.retention.sinks, snapshot.length());
-      for (const FamilyPlace& family : view.slot->families)
-        for (const PlanePlace& plane : family.planes) {
-          copy_positions(view, family, plane, 0, sinks, all);
-          copy_positions(view, family, plane, std::max(sinks, snapshot.first_kept(slot)),
-                         snapshot.length(), all);
+      const bool is_fixed = is_fixed_slot(slot);
+      const Pos length = is_fixed ? std::min<Pos>(1, snapshot.length()) : snapshot.length();
+      const Pos sinks = std::min(view.retention.sinks, length);
+      const size_t families = view.slot->families.size();
+      for (size_t family = 0; family < families; ++family)
+        for (const SlotPlace* form : {view.exact, view.slot}) {
+          if (form == nullptr || (is_fixed && form == view.exact)) continue;
+          for (const PlanePlace& plane : form->families[family].planes) {
+            const FormPlane place{*form, form->families[family].heads, plane};
+            copy_positions(view, place, 0, sinks, all);
+            copy_positions(view, place, std::max(sinks, snapshot.first_kept(slot)), length, all);
+          }
         }
     }
     return all;
   }
 
  private:
-  static void copy_positions(const View& view,
-                             const FamilyPlace& family,
-                             const PlanePlace& plane,
-                             Pos first,
-                             Pos end,
-                             std::string& out) {
+  struct FormPlane {
+    const SlotPlace& form;
+    uint32_t heads;
+    const PlanePlace& plane;
+  };
+
+  bool is_fixed_slot(SlotId slot) const {
+    return session_.spec().slots[slot.value].families[0].family->is_fixed;
+  }
+
+  void append_run(SeqId seq, Pos count, uint64_t seed) {
+    Step step = must(session_.plan({{.seq = seq, .count = count}}));
+    for (SlotId slot : session_.slots()) {
+      const bool is_fixed = is_fixed_slot(slot);
+      for (const FamilySpec& family : session_.spec().slots[slot.value].families) {
+        const std::vector<float> numbers =
+            random_floats(scatter(seed) ^ (slot.value * 8 + family.family->id.value),
+                          (is_fixed ? 1 : count) * family.heads * family.width);
+        if (is_fixed)
+          std::ranges::copy(numbers, step.next(slot, family.family->id, 0, count - 1));
+        else
+          step.write(slot, family.family->id, numbers.data());
+      }
+      if (is_fixed) step.mark_written(slot, 0);
+    }
+    step.commit();
+  }
+
+  // Of the positions [first, end) those that are in this form.
+  static void copy_positions(
+      const View& view, const FormPlane& place, Pos first, Pos end, std::string& out) {
     for (Pos position = first; position < end; ++position)
-      for (uint32_t head = 0; head < family.heads; ++head) {
-        std::string record(plane.record_bytes, '\0');
-        copy_out(plane, head, view.runs[0].pages.page(position / view.page_positions),
+      for (uint32_t head = 0; head < place.heads; ++head) {
+        if (&view.place(view.runs[0], position) != &place.form) continue;
+        std::string record(place.plane.record_bytes, '\0');
+        copy_out(place.plane, head, view.runs[0].pages.page(position / view.page_positions),
                  static_cast<uint32_t>(position % view.page_positions), 1,
-                 reinterpret_cast<std::byte*>(record.data()), plane.record_bytes);
+                 reinterpret_cast<std::byte*>(record.data()), place.plane.record_bytes);
         out += record;
       }
   }

@@ -1,8 +1,9 @@
-// A small checkpoint with one of everything: plain and windowed slots, records of one and of
-// several planes.
+// A small checkpoint with one of everything: plain, windowed and fixed slots, records in two forms,
+// of one and of several planes.
 #ifndef CAIRN_TESTS_SUPPORT_SAMPLE_CHECKPOINT_H_
 #define CAIRN_TESTS_SUPPORT_SAMPLE_CHECKPOINT_H_
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -13,36 +14,64 @@
 
 namespace cairn::testing {
 
+inline constexpr Pos kSampleExact = 4;  // positions that stay exact
+inline constexpr Pos kSampleEncodedAfter = 10;
+
+inline CheckpointFamily sample_exact(const CheckpointFamily& encoded) {
+  return {.name = encoded.name,
+          .encoding = "f32",
+          .heads = encoded.heads,
+          .width = encoded.width,
+          .begin = 0,
+          .end = encoded.begin,
+          .planes = {
+              {.name = "values", .dtype = "F32", .record_bytes = encoded.width * sizeof(float)}}};
+}
+
 inline CheckpointInfo sample_checkpoint(Pos length) {
+  const Pos split = length < kSampleEncodedAfter ? length : kSampleExact;
   const CheckpointFamily key{.name = "key",
                              .encoding = "f16",
                              .heads = 2,
                              .width = 8,
+                             .begin = split,
+                             .end = length,
                              .planes = {{.name = "values", .dtype = "F16", .record_bytes = 16}}};
   const CheckpointFamily value{.name = "value",
                                .encoding = "affine8-g8",
                                .heads = 1,
                                .width = 8,
+                               .begin = split,
+                               .end = length,
                                .planes = {{.name = "codes", .dtype = "U32", .record_bytes = 8},
                                           {.name = "scales", .dtype = "F16", .record_bytes = 2},
                                           {.name = "biases", .dtype = "F16", .record_bytes = 2}}};
+  const CheckpointFamily conv{.name = "conv",
+                              .encoding = "f32",
+                              .heads = 3,
+                              .width = 5,
+                              .end = std::min<Pos>(1, length),
+                              .planes = {{.name = "values", .dtype = "F32", .record_bytes = 20}}};
   CheckpointInfo info;
   info.registry = "builtin";
   info.identity = sha256("weights");
   info.tokenizer = sha256("tokenizer");
   info.arithmetic = "cairn-1/test";
   info.name_space = "tenant \"7\"\n\u00e9";
-  info.scheme = "f16+value:affine8-g8";
+  info.scheme = "f16-keep4-after10+value:affine8-g8";
+  info.encoded_after = kSampleEncodedAfter;
   info.length = length;
   info.tokens = length + 1;
-  info.slots.push_back({.kind = "attention", .families = {key, value}});
+  info.slots.push_back(
+      {.kind = "attention", .families = {sample_exact(key), key, sample_exact(value), value}});
   info.slots.push_back({.kind = "window",
                         .window = 8,
                         .sinks = 2,
                         .rewind = 4,
                         .max_positions = 4096,
                         .first_kept = length > 14 ? length - 12 : 0,
-                        .families = {key}});
+                        .families = {sample_exact(key), key}});
+  info.slots.push_back({.kind = "recurrent", .is_fixed = true, .families = {conv}});
   info.fingerprint = fingerprint_of(info);
   return info;
 }
