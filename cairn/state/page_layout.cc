@@ -1,6 +1,7 @@
 #include "cairn/state/page_layout.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "cairn/core/bytes.h"
@@ -56,23 +57,76 @@ void for_each_stretch(const PlanePlace& plane,
            i * dense_stride + w * plane.word_bytes, plane.word_bytes);
 }
 
-// The same for two-byte words by position: the transposition that every f16 key makes on its way to
-// a file and back.
-template <class Word, class Move>
-void for_each_word(const PlanePlace& plane,
-                   uint32_t head,
-                   uint32_t first,
-                   uint32_t count,
-                   size_t dense_stride,
-                   Move move) {
-  const uint64_t base = plane.offset + head * plane.head_bytes + first * plane.position_stride;
-  const uint32_t words = plane.record_bytes / sizeof(Word);
-  constexpr uint32_t kTile =
-      16;  // words of a record per pass: both sides stay in whole cache lines
-  for (uint32_t w0 = 0; w0 < words; w0 += kTile)
-    for (uint32_t i = 0; i < count; ++i)
-      for (uint32_t w = w0; w < std::min(words, w0 + kTile); ++w)
-        move(base + i * sizeof(Word) + w * plane.word_stride, i * dense_stride + w * sizeof(Word));
+// Words by position are a matrix that every record crosses on its way to a file and back: it is
+// transposed in square tiles of as many words as fit a register.
+static_assert(std::endian::native == std::endian::little, "a tile's words lie low to high");
+template <class Word>
+constexpr uint32_t kTile = sizeof(uint64_t) / sizeof(Word);
+
+uint64_t load_row(const std::byte* from) {
+  uint64_t row = 0;
+  std::memcpy(&row, from, sizeof(row));
+  return row;
+}
+
+void store_row(std::byte* to, uint64_t row) { std::memcpy(to, &row, sizeof(row)); }
+
+// to[column][row] = from[row][column] for one tile; strides are bytes between rows.
+template <class Word>
+void transpose_tile(const std::byte* from, size_t from_stride, std::byte* to, size_t to_stride);
+
+constexpr uint64_t kLowHalf = 0x00000000ffffffff, kLowQuarters = 0x0000ffff0000ffff;
+
+template <>
+void transpose_tile<uint32_t>(const std::byte* from,
+                              size_t from_stride,
+                              std::byte* to,
+                              size_t to_stride) {
+  const uint64_t a = load_row(from), b = load_row(from + from_stride);
+  store_row(to, (a & kLowHalf) | (b << 32));
+  store_row(to + to_stride, (a >> 32) | (b & ~kLowHalf));
+}
+
+template <>
+void transpose_tile<uint16_t>(const std::byte* from,
+                              size_t from_stride,
+                              std::byte* to,
+                              size_t to_stride) {
+  const uint64_t a = load_row(from), b = load_row(from + from_stride),
+                 c = load_row(from + 2 * from_stride), d = load_row(from + 3 * from_stride);
+  // Words 0 and 2 of two rows, and 1 and 3.
+  const uint64_t ab_even = (a & kLowQuarters) | ((b & kLowQuarters) << 16),
+                 ab_odd = ((a >> 16) & kLowQuarters) | (b & ~kLowQuarters),
+                 cd_even = (c & kLowQuarters) | ((d & kLowQuarters) << 16),
+                 cd_odd = ((c >> 16) & kLowQuarters) | (d & ~kLowQuarters);
+  store_row(to, (ab_even & kLowHalf) | (cd_even << 32));
+  store_row(to + to_stride, (ab_odd & kLowHalf) | (cd_odd << 32));
+  store_row(to + 2 * to_stride, (ab_even >> 32) | (cd_even & ~kLowHalf));
+  store_row(to + 3 * to_stride, (ab_odd >> 32) | (cd_odd & ~kLowHalf));
+}
+
+struct Matrix {
+  uint32_t rows;
+  uint32_t columns;
+};
+
+// The same for a matrix of any shape.
+template <class Word>
+void transpose(
+    Matrix shape, const std::byte* from, size_t from_stride, std::byte* to, size_t to_stride) {
+  const auto move_words = [&](uint32_t row, uint32_t first, uint32_t end) {
+    for (uint32_t column = first; column < end; ++column)
+      std::memcpy(to + column * to_stride + row * sizeof(Word),
+                  from + row * from_stride + column * sizeof(Word), sizeof(Word));
+  };
+  const uint32_t tiled_rows = shape.rows / kTile<Word> * kTile<Word>;
+  const uint32_t tiled_columns = shape.columns / kTile<Word> * kTile<Word>;
+  for (uint32_t row = 0; row < tiled_rows; row += kTile<Word>)
+    for (uint32_t column = 0; column < tiled_columns; column += kTile<Word>)
+      transpose_tile<Word>(from + row * from_stride + column * sizeof(Word), from_stride,
+                           to + column * to_stride + row * sizeof(Word), to_stride);
+  for (uint32_t row = 0; row < shape.rows; ++row)
+    move_words(row, row < tiled_rows ? tiled_columns : 0, shape.columns);
 }
 
 template <class Word>
@@ -106,6 +160,35 @@ PageLayout make_page_layout(std::span<const SlotSpec* const> slots,
   return layout;
 }
 
+namespace {
+
+// Of words by position: the first word at position `first`.
+uint64_t first_word(const PlanePlace& plane, uint32_t head, uint32_t first) {
+  return plane.offset + head * plane.head_bytes + first * plane.position_stride;
+}
+
+template <class Word>
+void words_out(const PlanePlace& plane,
+               const std::byte* words,
+               uint32_t count,
+               std::byte* dense,
+               size_t dense_stride) {
+  transpose<Word>({plane.record_bytes / plane.word_bytes, count}, words, plane.word_stride, dense,
+                  dense_stride);
+}
+
+template <class Word>
+void words_in(const PlanePlace& plane,
+              std::byte* words,
+              uint32_t count,
+              const std::byte* dense,
+              size_t dense_stride) {
+  transpose<Word>({count, plane.record_bytes / plane.word_bytes}, dense, dense_stride, words,
+                  plane.word_stride);
+}
+
+}  // namespace
+
 void copy_out(const PlanePlace& plane,
               uint32_t head,
               const std::byte* page,
@@ -113,13 +196,12 @@ void copy_out(const PlanePlace& plane,
               uint32_t count,
               std::byte* dense,
               size_t dense_stride) {
-  if (is_words_of<uint16_t>(plane)) {
-    for_each_word<uint16_t>(plane, head, first, count, dense_stride,
-                            [&](uint64_t in_page, size_t in_dense) {
-                              std::memcpy(dense + in_dense, page + in_page, sizeof(uint16_t));
-                            });
-    return;
-  }
+  if (is_words_of<uint16_t>(plane))
+    return words_out<uint16_t>(plane, page + first_word(plane, head, first), count, dense,
+                               dense_stride);
+  if (is_words_of<uint32_t>(plane))
+    return words_out<uint32_t>(plane, page + first_word(plane, head, first), count, dense,
+                               dense_stride);
   for_each_stretch(plane, head, first, count, dense_stride,
                    [&](uint64_t in_page, size_t in_dense, size_t bytes) {
                      std::memcpy(dense + in_dense, page + in_page, bytes);
@@ -133,13 +215,12 @@ void copy_in(const PlanePlace& plane,
              uint32_t count,
              const std::byte* dense,
              size_t dense_stride) {
-  if (is_words_of<uint16_t>(plane)) {
-    for_each_word<uint16_t>(plane, head, first, count, dense_stride,
-                            [&](uint64_t in_page, size_t in_dense) {
-                              std::memcpy(page + in_page, dense + in_dense, sizeof(uint16_t));
-                            });
-    return;
-  }
+  if (is_words_of<uint16_t>(plane))
+    return words_in<uint16_t>(plane, page + first_word(plane, head, first), count, dense,
+                              dense_stride);
+  if (is_words_of<uint32_t>(plane))
+    return words_in<uint32_t>(plane, page + first_word(plane, head, first), count, dense,
+                              dense_stride);
   for_each_stretch(plane, head, first, count, dense_stride,
                    [&](uint64_t in_page, size_t in_dense, size_t bytes) {
                      std::memcpy(page + in_page, dense + in_dense, bytes);
