@@ -41,24 +41,25 @@ std::string short_name(const Digest& digest) {
   return digest.is_zero() ? "none" : hex(digest).substr(0, 16);
 }
 
-uint64_t bytes_of(const CheckpointSlot& slot, const CheckpointFamily& family, Pos length) {
+uint64_t bytes_of(const CheckpointSlot& slot, const CheckpointFamily& family) {
   uint64_t record_bytes = 0;
   for (const CheckpointPlane& plane : family.planes) record_bytes += plane.record_bytes;
-  return stored_rows(slot, length) * family.heads * record_bytes;
+  return stored_rows(slot, family) * family.heads * record_bytes;
 }
 
 uint64_t bytes_of(const CheckpointInfo& info) {
   uint64_t bytes = 0;
   for (const CheckpointSlot& slot : info.slots)
-    for (const CheckpointFamily& family : slot.families)
-      bytes += bytes_of(slot, family, info.length);
+    for (const CheckpointFamily& family : slot.families) bytes += bytes_of(slot, family);
   return bytes;
 }
 
 // "0-2011", "0-3, 900-2011": inclusive, as people count.
-std::string positions_text(const CheckpointSlot& slot, Pos length) {
+std::string positions_text(const CheckpointSlot& slot, const CheckpointFamily& family) {
+  const Pos rows = stored_rows(slot, family);
+  if (slot.is_fixed) return rows > 0 ? "the last state" : "none";
   std::string text;
-  for (const PositionRun& run : positions_of(slot, 0, stored_rows(slot, length))) {
+  for (const PositionRun& run : positions_of(slot, family, 0, rows)) {
     if (run.count == 0) continue;
     text += fmt::format("{}{}-{}", text.empty() ? "" : ", ", run.first, run.first + run.count - 1);
   }
@@ -71,7 +72,8 @@ std::string kind_text(const CheckpointSlot& slot) {
                      slot.sinks > 0 ? fmt::format(" + {} sinks", slot.sinks) : "");
 }
 
-// Layers that are stored alike share a row.
+// Layers that are stored alike share a row. Of a family in two forms, one that covers nothing is
+// left out.
 Table slot_table(const CheckpointInfo& info) {
   Table table({Align::right, Align::left, Align::left, Align::left, Align::right, Align::right,
                Align::left, Align::right});
@@ -81,12 +83,14 @@ Table slot_table(const CheckpointInfo& info) {
     const CheckpointSlot& slot = info.slots[first];
     std::string layers =
         end - first == 1 ? std::to_string(first) : fmt::format("{}-{}", first, end - 1);
-    std::string kind = kind_text(slot), positions = positions_text(slot, info.length);
+    std::string kind = kind_text(slot), last_positions;
     for (const CheckpointFamily& family : slot.families) {
+      if (forms_of(slot) > 1 && stored_rows(slot, family) == 0 && info.length > 0) continue;
+      std::string positions = positions_text(slot, family);
+      const bool is_repeated = std::exchange(last_positions, positions) == positions;
       table.add({std::exchange(layers, ""), std::exchange(kind, ""), family.name, family.encoding,
                  std::to_string(family.heads), std::to_string(family.width),
-                 std::exchange(positions, ""),
-                 megabytes((end - first) * bytes_of(slot, family, info.length))});
+                 is_repeated ? "" : positions, megabytes((end - first) * bytes_of(slot, family))});
     }
   }
   return table;
@@ -128,7 +132,9 @@ Json json_of(const CheckpointInfo& info) {
                           {"encoding", family.encoding},
                           {"heads", family.heads},
                           {"width", family.width},
-                          {"bytes", bytes_of(slot, family, info.length)}});
+                          {"begin", family.begin},
+                          {"end", family.end},
+                          {"bytes", bytes_of(slot, family)}});
     slots.push_back({{"kind", slot.kind},
                      {"window", slot.window},
                      {"sinks", slot.sinks},
