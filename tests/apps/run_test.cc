@@ -100,7 +100,7 @@ TEST_F(Run, TheSameSeedGivesTheSameWordsAndThreadsChangeNone) {
 // --- the state file ---
 
 TEST_F(Run, ANewProcessGoesOnWithTheSameTokens) {
-  for (const Words sampling : {Words{}, Words{"--temp", "1", "--seed", "3"}}) {
+  for (const Words& sampling : {Words{}, Words{"--temp", "1", "--seed", "3"}}) {
     Words words{"run", model(), "-p", kText, "-n", "64", "--json"};
     words.insert(words.end(), sampling.begin(), sampling.end());
     const auto whole = run_cairn(words).json();
@@ -117,7 +117,7 @@ TEST_F(Run, ANewProcessGoesOnWithTheSameTokens) {
 }
 
 TEST_F(Run, ContinuingWithoutATextGoesOnGenerating) {
-  for (const Words sampling : {Words{}, Words{"--temp", "1", "--seed", "3"}}) {
+  for (const Words& sampling : {Words{}, Words{"--temp", "1", "--seed", "3"}}) {
     Words more{"-n", "40", "--overwrite"}, half{"-n", "20", "--overwrite"};
     Words rest{"run", model(), "--state", state(), "--continue", "-n", "20", "--json"};
     for (Words* words : {&more, &half, &rest})
