@@ -4,6 +4,7 @@
 // tested with them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include "tests/support/program.h"
@@ -34,7 +35,14 @@ void check(const Program& program, const char* kinds, uint64_t seed) {
 }
 
 class Structure : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(OfShapes, Structure, ::testing::ValuesIn(kShapes));
+INSTANTIATE_TEST_SUITE_P(OfShapes,
+                         Structure,
+                         ::testing::ValuesIn(kShapes),
+                         [](const ::testing::TestParamInfo<const char*>& shape) {
+                           std::string name = shape.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 TEST_P(Structure, HoldsForEveryKindPageSizeAndExactForm) {
   uint64_t seed = 1;

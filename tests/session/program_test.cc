@@ -24,7 +24,10 @@ INSTANTIATE_TEST_SUITE_P(OfMixedSlots,
                                            Case{"bf16", 64, 1u << 30, 3},
                                            Case{"f16", 16, 1u << 30, 4},
                                            Case{"f16", 4, 40'000, 5},
-                                           Case{"f32+value:f16", 64, 250'000, 6}));
+                                           Case{"f32+value:f16", 64, 250'000, 6}),
+                         [](const ::testing::TestParamInfo<Case>& program) {
+                           return "Seed" + std::to_string(program.param.seed);
+                         });
 
 TEST_P(Programs, AgreeWithThePlainModelForTenThousandOperations) {
   Program program{.spec = mixed_spec(),
