@@ -175,7 +175,6 @@ TEST_P(RealVocabulary, StreamsTheSameBytesWithoutHalfCharacters) {
   }
 }
 
-// The limits are some ten times what is measured: they catch a quadratic step, not a slow machine.
 // A quadratic merge would run into the test's time limit here.
 TEST_P(RealVocabulary, ReadsAMegabyteOfOneLetter) {
   const std::string letters(1 << 20, 'a'), spaces(1 << 20, ' '), digits(1 << 18, '7'),
