@@ -18,8 +18,8 @@
 #include "cairn/session/scheme.h"
 #include "cairn/session/session.h"
 #include "cairn/state/attend.h"
-#include "cairn/state/sparse.h"
 #include "cairn/state/registry.h"
+#include "cairn/state/sparse.h"
 #include "cairn/state/view.h"
 
 #endif  // CAIRN_CAIRN_H_
