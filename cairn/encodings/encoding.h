@@ -6,11 +6,14 @@
 // the functions here do.
 //
 // Attention reads records without decoding them first:
-//   prepare     once per query: the form in which this encoding meets it (a copy, a 16-bit form, a
-//   rotation) scores      prepared queries x records -> scores in base 2 accumulate  weights x
-//   records -> a partial sum, for one block of 256 positions over however many pages finish_block
-//   once per block and row: terms that the block's weights share (the sum of biases) finish once
-//   per output row: e.g. un-rotate
+// - prepare: once per query, the form in which this encoding meets it (a copy, a 16-bit form, a
+//   rotation);
+// - scores: prepared queries x records -> scores in base 2;
+// - accumulate: weights x records -> a partial sum, for one block of 256 positions over however
+// many
+//   pages;
+// - finish_block: once per block and row, terms that the block's weights share (a sum of biases);
+// - finish: once per output row, e.g. un-rotate.
 #ifndef CAIRN_ENCODINGS_ENCODING_H_
 #define CAIRN_ENCODINGS_ENCODING_H_
 
