@@ -10,8 +10,7 @@
 //   rotation);
 // - scores: prepared queries x records -> scores in base 2;
 // - accumulate: weights x records -> a partial sum, for one block of 256 positions over however
-// many
-//   pages;
+//   many pages;
 // - finish_block: once per block and row, terms that the block's weights share (a sum of biases);
 // - finish: once per output row, e.g. un-rotate.
 #ifndef CAIRN_ENCODINGS_ENCODING_H_
