@@ -15,6 +15,7 @@
 #include "cairn/io/memory_fs.h"
 #include "cairn/memory/memory.h"
 #include "cairn/session/model_spec.h"
+#include "cairn/session/padded.h"
 #include "cairn/session/scheme.h"
 #include "cairn/session/session.h"
 #include "cairn/state/attend.h"
