@@ -21,8 +21,8 @@ BELOW["io"] = BELOW["kernels"] = BELOW["memory"] = {"core"}
 BELOW["encodings"] = {"kernels", "core"}
 BELOW["state"] = {"encodings", "kernels", "memory", "core"}
 BELOW["session"] = {"state"} | BELOW["state"]
-BELOW["format"] = {"io", "core"}
-BELOW["engine"] = {"session", "format"} | BELOW["session"] | BELOW["format"]
+BELOW["format"] = BELOW["store"] = {"io", "core"}
+BELOW["engine"] = {"session", "format", "store"} | BELOW["session"] | BELOW["format"]
 BELOW["models"] = {"session", "format"} | BELOW["session"] | BELOW["format"]
 BELOW["runtime"] = {"models", "engine"} | BELOW["models"] | BELOW["engine"]
 
@@ -171,6 +171,8 @@ SNIPPETS = [
     ("layers", "cairn/state/a.cc", '// #include "cairn/session/session.h"', 0),
     ("layers", "cairn/memory/a.cc", '#include "cairn/kernels/softmax.h"', 1),
     ("layers", "cairn/session/a.cc", '#include "cairn/io/file.h"', 1),
+    ("layers", "cairn/store/a.cc", '#include "cairn/io/file.h"', 0),
+    ("layers", "cairn/store/a.cc", '#include "cairn/format/layout.h"', 1),
     ("layers", "cairn/models/a.cc", '#include "cairn/engine/snapshot.h"', 1),
     ("layers", "cairn/models/a.cc", "#include <ggml.h>\n#include <gguf.h>", 0),
     ("layers", "cairn/session/a.cc", "#include <ggml-cpu.h>", 1),

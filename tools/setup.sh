@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 mode=${1:-test}
 
-debian=(g++ cmake ninja-build pkg-config libhwy-dev libfmt-dev libexpected-dev libxxhash-dev libssl-dev
+debian=(g++ cmake ninja-build pkg-config libhwy-dev libfmt-dev libexpected-dev libxxhash-dev libssl-dev libsqlite3-dev
   nlohmann-json3-dev libcli11-dev libpcre2-dev libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev python3-venv)
 requirements=(tools/requirements.txt)
 case $mode in

@@ -73,4 +73,10 @@ Digest Sha256::digest() {
   return digest;
 }
 
+Sha256& Sha256::restart() {
+  // Without a type the context keeps the one it has, and what looking it up costs.
+  CAIRN_CHECK(EVP_DigestInit_ex(context_->md, nullptr, nullptr) == 1, "sha256: restart");
+  return *this;
+}
+
 }  // namespace cairn
