@@ -79,42 +79,59 @@ Form make_form(PageLayout layout, Memory& memory) {
   return {std::move(layout), &pool};
 }
 
-using Codecs = std::vector<std::vector<Codec>>;
+using Codecs = std::vector<std::vector<Codec>>;  // per slot, per family
 
-// The exact form of the same families.
-Codecs exact_codecs(const Codecs& codecs) {
-  Codecs exact = codecs;
-  for (auto& slot : exact)
-    for (Codec& codec : slot) codec = make_codec(kF32, {}, codec.width).value();
+// The form of the same families that `keep` and `after` ask for: f32 need not take every width that
+// an encoding takes.
+Result<Codecs> exact_codecs(const Scheme& scheme, const ModelSpec& spec) {
+  Codecs exact(spec.slots.size());
+  for (size_t slot = 0; slot < spec.slots.size(); ++slot)
+    for (const FamilySpec& family : spec.slots[slot].families) {
+      if (family.family->is_fixed) continue;
+      auto codec = make_codec(kF32, {}, family.width);
+      if (!codec)
+        return fail(codec.error().code, "scheme {}: slot {}, {}, exact: {}", print(scheme), slot,
+                    family.family->name, codec.error().message);
+      exact[slot].push_back(std::move(*codec));
+    }
   return exact;
+}
+
+struct AllCodecs {
+  Codecs encoded;
+  Codecs exact;  // empty where the scheme has no use for it
+};
+
+Codecs of_slots(const Codecs& codecs, std::span<const SlotId> slots) {
+  Codecs chosen;
+  for (SlotId slot : slots) chosen.push_back(codecs[slot.value]);
+  return chosen;
 }
 
 std::unique_ptr<State> make_state(const SessionState& session,
                                   std::span<const SlotId> slots,
-                                  const Codecs& all_codecs,
+                                  const AllCodecs& codecs,
                                   Memory& memory) {
   std::vector<const SlotSpec*> specs;
-  Codecs codecs;
-  for (SlotId slot : slots) {
-    specs.push_back(&session.spec.slots[slot.value]);
-    codecs.push_back(all_codecs[slot.value]);
-  }
+  for (SlotId slot : slots) specs.push_back(&session.spec.slots[slot.value]);
   if (is_recurrent(*specs[0])) {
     std::vector<SlotSpec> copies;
     for (const SlotSpec* spec : specs) copies.push_back(*spec);
     return std::make_unique<Recurrent>(make_form(make_tensor_layout(specs), memory),
                                        std::move(copies), memory);
   }
-  const uint32_t page_positions = session.options.page_positions;
-  Forms forms{.encoded = make_form(make_page_layout(specs, codecs, page_positions), memory),
+  const auto form_of = [&](const Codecs& all) {
+    return make_form(make_page_layout(specs, of_slots(all, slots), session.options.page_positions),
+                     memory);
+  };
+  Forms forms{.encoded = form_of(codecs.encoded),
               .keep = session.scheme.keeps_exact(),
               .after = session.scheme.after};
-  if (session.scheme.has_exact_form())
-    forms.exact = make_form(make_page_layout(specs, exact_codecs(codecs), page_positions), memory);
+  if (session.scheme.has_exact_form()) forms.exact = form_of(codecs.exact);
   return std::make_unique<Positional>(std::move(forms), specs[0]->retention);
 }
 
-Groups make_groups(const SessionState& session, const Codecs& codecs, Memory& memory) {
+Groups make_groups(const SessionState& session, const AllCodecs& codecs, Memory& memory) {
   Groups groups;
   groups.slots.resize(session.spec.slots.size());
   for (const auto& slots : group_slots(session.spec)) {
@@ -138,7 +155,9 @@ Result<Session> open_session(ModelSpec spec,
     return fail(Code::BadInput, "session: pages of {} positions, expected a power of two up to 64",
                 options.page_positions);
   CAIRN_TRY(validate(spec, registry));
-  const Codecs codecs = CAIRN_TRY(resolve(scheme, spec));
+  AllCodecs codecs;
+  codecs.encoded = CAIRN_TRY(resolve(scheme, spec));
+  if (scheme.has_exact_form()) codecs.exact = CAIRN_TRY(exact_codecs(scheme, spec));
   auto state = std::make_unique<SessionState>();
   state->spec = std::move(spec);
   state->scheme = std::move(scheme);
@@ -160,6 +179,14 @@ const Scheme& Session::scheme() const { return state_->scheme; }
 const Registry& Session::registry() const { return *state_->registry; }
 uint32_t Session::page_positions() const { return state_->options.page_positions; }
 std::span<const SlotId> Session::slots() const { return state_->slots; }
+
+size_t Session::groups() const { return state_->groups.states.size(); }
+const State& Session::group(size_t group) const { return *state_->groups.states[group]; }
+bool Session::is_recurrent(size_t group) const { return group == state_->groups.recurrent_group; }
+size_t Session::group_of(SlotId slot) const {
+  state_->check_slot(slot);
+  return state_->groups.slots[slot.value].group;
+}
 
 SeqId Session::start() {
   Sequence empty;

@@ -8,6 +8,7 @@
 #ifndef CAIRN_SESSION_SESSION_H_
 #define CAIRN_SESSION_SESSION_H_
 
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -105,6 +106,8 @@ class Snapshot {
   View view(SlotId slot) const;  // one run of no new positions; for decode() and copying
   const float* tensor(SlotId slot, FamilyId tensor) const;  // of a recurrent slot
   Pos first_kept(SlotId slot) const;  // positions [sinks, first_kept) are gone; 0 without a window
+  // A hold on one page of a group, as it lies; empty where the sequence holds none there.
+  PageRef page(size_t group, Pos index) const;
 
  private:
   friend class Session;
@@ -130,6 +133,13 @@ class Session {
   const Registry& registry() const;
   uint32_t page_positions() const;
   std::span<const SlotId> slots() const;
+
+  // The slots with the same retention form a group and share pages; recurrent ones form one of
+  // their own, whose only page, 0, is the state after the last position.
+  size_t groups() const;
+  const State& group(size_t group) const;
+  bool is_recurrent(size_t group) const;
+  size_t group_of(SlotId slot) const;
 
   // Sequences.
   SeqId start();          // an empty one
@@ -159,15 +169,19 @@ class Session {
   // Another session's sequence (or this one's). Pages are shared where memory and layout are the
   // same; else records are copied where the encoding is the same and re-encoded where it differs
   // (the sequence is derived then: a run under this session's scheme would have computed other
-  // numbers). Mismatch when the model or its geometry differs.
+  // numbers). Mismatch when the model, its geometry or its windows differ (rewind may), BadInput
+  // past a slot's max_positions, NoSpace; then nothing has changed.
   Result<SeqId> adopt(const Snapshot& snapshot);
 
   // A sequence whose records come from elsewhere (a file): reserves the pages for `length`
   // positions, of which slot i holds its sinks and those from first_kept[i] on (BadInput where no
-  // sequence of that slot can look so). Arrival::place then fills in the records; nothing is
-  // visible before its commit.
+  // sequence of that slot can look so). Slots of one window hold what all of them have.
+  // Arrival::place then fills in the records; nothing is visible before its commit.
+  // `given` may have holds on whole pages, as Snapshot::page gives them out: they are shared
+  // instead of filled in. REQUIRES: they are of this session's memory, geometry and scheme.
   class Arrival;
-  Result<Arrival> arrive(Pos length, std::span<const Pos> first_kept);
+  using GivenPages = std::function<PageRef(size_t group, Pos index)>;  // empty: not that one
+  Result<Arrival> arrive(Pos length, std::span<const Pos> first_kept, const GivenPages& given = {});
 
   // Bytes.
   uint64_t bytes_for(Pos tokens) const;  // live, of a fresh unshared sequence, however built
@@ -187,11 +201,13 @@ class Session::Arrival {
   Arrival& operator=(Arrival&&) noexcept;
   ~Arrival();
   // Dense records of one plane, [count, heads, record], for positions [first, first + count) of the
-  // sequence, in the form that a sequence of its length has them in. REQUIRES: the slot holds them,
-  // and all are in one form. The tensors of a recurrent slot are position 0 of a sequence that is
-  // not empty. Calls for different positions or planes may run at once.
+  // sequence, in the form that a sequence of its length has them in; those that the slot does not
+  // hold are left out. REQUIRES: all are in one form. The tensors of a recurrent slot are position
+  // 0 of a sequence that is not empty. Calls for different positions or planes may run at once.
   void place(
       SlotId slot, FamilyId family, size_t plane, Pos first, Pos count, const std::byte* records);
+  // A page to be filled in as it lies. REQUIRES: it was not given.
+  std::span<std::byte> page(size_t group, Pos index);
   void mark_derived();
   SeqId commit();  // every held position must have been placed; that is the caller's promise
 

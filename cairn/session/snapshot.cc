@@ -55,6 +55,13 @@ Pos Snapshot::first_kept(SlotId slot) const {
   return std::max(state_->table_of(slot).first_held, std::min(length(), sinks));
 }
 
+PageRef Snapshot::page(size_t group, Pos index) const {
+  CAIRN_CHECK(group < state_->sequence.tables.size(), "snapshot: group {} of {}", group,
+              state_->sequence.tables.size());
+  const PageRef* page = state_->sequence.tables[group].find(index);
+  return page != nullptr ? page->share() : PageRef();
+}
+
 const float* Snapshot::tensor(SlotId slot, FamilyId tensor) const {
   state_->check_slot(slot);
   return state_->groups.recurrent(slot).previous(state_->table_of(slot),
@@ -112,33 +119,50 @@ Result<void> check_first_kept(const Retention& retention, size_t slot, Pos lengt
   return {};
 }
 
+Result<void> check_length(const ModelSpec& spec, Pos length) {
+  for (size_t slot = 0; slot < spec.slots.size(); ++slot)
+    if (const Pos limit = spec.slots[slot].max_positions; limit != 0 && length > limit)
+      return fail(Code::BadInput, "slot {}: {} positions, expected at most {}", slot, length,
+                  limit);
+  return {};
+}
+
 }  // namespace
 
-Result<Session::Arrival> Session::arrive(Pos length, std::span<const Pos> first_kept) {
+Result<Session::Arrival> Session::arrive(Pos length,
+                                         std::span<const Pos> first_kept,
+                                         const GivenPages& given) {
   CAIRN_CHECK(first_kept.size() == state_->slots.size(),
               "session: first kept positions of {} slots, expected {}", first_kept.size(),
               state_->slots.size());
+  CAIRN_TRY(check_length(state_->spec, length));
   auto arrival = std::make_unique<Arrival::State>();
   arrival->session = state_.get();
   arrival->sequence.length = length;
-  std::vector<Pos> first_held(state_->groups.states.size(), UINT64_MAX);
+  std::vector<Pos> first_held(state_->groups.states.size());
   for (size_t slot = 0; slot < first_kept.size(); ++slot) {
     const size_t group = state_->groups.slots[slot].group;
     const Retention& retention = state_->groups.states[group]->retention();
     CAIRN_TRY(check_first_kept(retention, slot, length, first_kept[slot]));
-    const Pos held = first_kept[slot] <= retention.sinks ? 0 : first_kept[slot];
-    if (first_held[group] != UINT64_MAX && first_held[group] != held)
-      return fail(Code::BadInput, "slot {}: kept from position {} on, expected {} as its group",
-                  slot, held, first_held[group]);
-    first_held[group] = held;
-    if (const Pos limit = state_->spec.slots[slot].max_positions; limit != 0 && length > limit)
-      return fail(Code::BadInput, "slot {}: {} positions, expected at most {}", slot, length,
-                  limit);
+    if (first_kept[slot] > retention.sinks)
+      first_held[group] = std::max(first_held[group], first_kept[slot]);
   }
-  for (size_t group = 0; group < state_->groups.states.size(); ++group)
+  for (size_t group = 0; group < state_->groups.states.size(); ++group) {
+    PageSource of_group;
+    if (given) of_group = [&given, group](Pos index) { return given(group, index); };
     arrival->sequence.tables.push_back(
-        CAIRN_TRY(state_->groups.states[group]->allocate(length, first_held[group])));
+        CAIRN_TRY(state_->groups.states[group]->allocate(length, first_held[group], of_group)));
+  }
   return Arrival(std::move(arrival));
+}
+
+std::span<std::byte> Session::Arrival::page(size_t group, Pos index) {
+  CAIRN_CHECK(group < state_->sequence.tables.size(), "arrival: group {} of {}", group,
+              state_->sequence.tables.size());
+  const PageRef* page = state_->sequence.tables[group].find(index);
+  CAIRN_CHECK(page != nullptr && !page->is_shared(),
+              "arrival: page {} of group {} is not there to be filled in", index, group);
+  return {page->data(), page->bytes()};
 }
 
 void Session::Arrival::place(
@@ -152,28 +176,27 @@ void Session::Arrival::place(
               first, first + count, positions);
   const RunView run = state_->run(slot);
   const View view = session.groups.view(slot, std::span(&run, 1));
-  const Pos end = first + count, first_held = run.pages.table->first_held;
-  CAIRN_CHECK(first >= first_held || end <= view.retention.sinks,
-              "arrival: slot {} does not hold positions {} to {}, only its {} sinks and from {} on",
-              slot.value, first, end, view.retention.sinks, first_held);
+  const Pos end = first + count, held = run.pages.table->first_held;
   CAIRN_CHECK(first >= run.exact_end || end <= run.exact_end,
               "arrival: positions {} to {} lie in two forms, which meet at {}", first, end,
               run.exact_end);
-  while (count > 0) {
-    const FamilyPlace* place = view.place(run, first).find(family);
-    CAIRN_CHECK(place != nullptr && plane < place->planes.size(),
-                "arrival: slot {} has no plane {} of family {}", slot.value, plane, family.value);
-    const PlanePlace& to = place->planes[plane];
-    const size_t dense_stride = size_t{place->heads} * to.record_bytes;
-    const Pos in_page = first % view.page_positions;
-    const Pos length = std::min(count, view.page_positions - in_page);
-    for (uint32_t head = 0; head < place->heads; ++head)
-      copy_in(to, head, run.pages.page(first / view.page_positions), static_cast<uint32_t>(in_page),
-              static_cast<uint32_t>(length), records + size_t{head} * to.record_bytes,
-              dense_stride);
+  const FamilyPlace* place = view.place(run, first).find(family);
+  CAIRN_CHECK(place != nullptr && plane < place->planes.size(),
+              "arrival: slot {} has no plane {} of family {}", slot.value, plane, family.value);
+  const PlanePlace& to = place->planes[plane];
+  const size_t dense_stride = size_t{place->heads} * to.record_bytes;
+  for (Pos position = first; position < end;) {
+    const Pos in_page = position % view.page_positions;
+    Pos length = std::min(end - position, view.page_positions - in_page);
+    if (position >= view.retention.sinks && position < held)
+      length = std::min(end, held) - position;
+    else
+      for (uint32_t head = 0; head < place->heads; ++head)
+        copy_in(to, head, run.pages.page(position / view.page_positions),
+                static_cast<uint32_t>(in_page), static_cast<uint32_t>(length),
+                records + size_t{head} * to.record_bytes, dense_stride);
     records += length * dense_stride;
-    first += length;
-    count -= length;
+    position += length;
   }
 }
 
@@ -186,6 +209,14 @@ SeqId Session::Arrival::commit() {
 }
 
 namespace {
+
+// Not rewind, which says how much more than the window is kept, and not max_positions, which is
+// checked against the length.
+bool same_state(const SlotSpec& ours, const SlotSpec& theirs) {
+  return ours.kind == theirs.kind && ours.families == theirs.families &&
+         ours.retention.window == theirs.retention.window &&
+         ours.retention.sinks == theirs.retention.sinks;
+}
 
 Result<void> check_same_model(const ModelSpec& ours, const ModelSpec& theirs) {
   const auto differs = [](const char* what, const std::string& theirs_text,
@@ -203,14 +234,15 @@ Result<void> check_same_model(const ModelSpec& ours, const ModelSpec& theirs) {
     return differs("slots:", std::to_string(theirs.slots.size()),
                    std::to_string(ours.slots.size()));
   for (size_t slot = 0; slot < ours.slots.size(); ++slot)
-    if (ours.slots[slot] != theirs.slots[slot])
+    if (!same_state(ours.slots[slot], theirs.slots[slot]))
       return fail(Code::Mismatch,
-                  "session: slot {} of the sequence has another kind, shape or retention than ours",
+                  "session: slot {} of the sequence has another kind, shape or window than ours",
                   slot);
   return {};
 }
 
 bool same_pages(const internal::Groups& ours, const internal::Groups& theirs) {
+  if (ours.slots != theirs.slots) return false;  // another rewind groups them otherwise
   for (size_t group = 0; group < ours.states.size(); ++group) {
     const Forms &a = ours.states[group]->forms(), &b = theirs.states[group]->forms();
     if (a.encoded.pool != b.encoded.pool || a.page_positions() != b.page_positions()) return false;
@@ -242,6 +274,7 @@ void move_positions(const View& from, const View& to, Pos first, Pos count) {
 Result<SeqId> Session::adopt(const Snapshot& snapshot) {
   const SnapshotState& from = *snapshot.state_;
   CAIRN_TRY(check_same_model(state_->spec, from.spec));
+  CAIRN_TRY(check_length(state_->spec, snapshot.length()));
   const bool same_scheme = state_->scheme == from.scheme;
   const bool is_derived = from.sequence.is_derived || (!same_scheme && snapshot.length() > 0) ||
                           state_->spec.arithmetic != from.spec.arithmetic;
@@ -263,7 +296,7 @@ Result<SeqId> Session::adopt(const Snapshot& snapshot) {
       move_positions(source, target, 0, std::min<Pos>(1, snapshot.length()));
       continue;
     }
-    const Pos kept = first_kept[slot.value];
+    const Pos kept = std::max(first_kept[slot.value], run.pages.table->first_held);
     move_positions(source, target, 0, std::min(kept, source.retention.sinks));
     move_positions(source, target, kept, snapshot.length() - kept);
   }

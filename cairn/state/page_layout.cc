@@ -229,6 +229,61 @@ void copy_in(const PlanePlace& plane,
 
 namespace {
 
+// Calls visit(plane, head, heads, dense offset of the plane) for every plane of every head, where
+// `stride` positions of a plane are packed.
+template <class Visit>
+void for_each_plane(const PageLayout& layout, uint64_t stride, Visit visit) {
+  uint64_t offset = 0;
+  for (const SlotPlace& slot : layout.slots)
+    for (const FamilyPlace& family : slot.families)
+      for (const PlanePlace& plane : family.planes) {
+        for (uint32_t head = 0; head < family.heads; ++head)
+          visit(plane, head, size_t{family.heads}, offset);
+        offset += stride * family.heads * plane.record_bytes;
+      }
+}
+
+}  // namespace
+
+void pack(const PageLayout& layout,
+          const std::byte* page,
+          uint32_t first,
+          uint32_t count,
+          std::byte* dense) {
+  for_each_plane(
+      layout, count, [&](const PlanePlace& plane, uint32_t head, size_t heads, uint64_t offset) {
+        copy_out(plane, head, page, first, count,
+                 dense + offset + size_t{head} * plane.record_bytes, heads * plane.record_bytes);
+      });
+}
+
+void unpack(const PageLayout& layout,
+            std::byte* page,
+            uint32_t first,
+            uint32_t count,
+            const std::byte* dense,
+            uint32_t stride) {
+  for_each_plane(
+      layout, stride, [&](const PlanePlace& plane, uint32_t head, size_t heads, uint64_t offset) {
+        copy_in(plane, head, page, first, count, dense + offset + size_t{head} * plane.record_bytes,
+                heads * plane.record_bytes);
+      });
+}
+
+void copy_page(const PageLayout& layout, const std::byte* page, std::byte* out) {
+  if (layout.page_bytes == layout.page_positions * layout.record_bytes) {  // no gaps
+    std::memcpy(out, page, layout.page_bytes);
+    return;
+  }
+  std::memset(out, 0, layout.page_bytes);
+  for_each_plane(layout, 0, [&](const PlanePlace& plane, uint32_t head, size_t, uint64_t) {
+    const uint64_t at = plane.offset + head * plane.head_bytes;
+    std::memcpy(out + at, page + at, uint64_t{layout.page_positions} * plane.record_bytes);
+  });
+}
+
+namespace {
+
 constexpr size_t kStaged = 8192;  // numbers, or bytes times four: the widest vector
 
 void move_records(const Spot& from, const Spot& to, uint32_t head, uint32_t count) {

@@ -83,6 +83,25 @@ void copy_in(const PlanePlace& plane,
              const std::byte* dense,
              size_t dense_stride);
 
+// The same for every slot, family, plane and head of a page: positions [first, first + count) as
+// dense records, [slot][family][plane][position][head][record]. `stride` positions lie between
+// planes, so that a prefix of what was packed can be unpacked: stride * layout.record_bytes bytes
+// in all.
+void pack(const PageLayout& layout,
+          const std::byte* page,
+          uint32_t first,
+          uint32_t count,
+          std::byte* dense);
+void unpack(const PageLayout& layout,
+            std::byte* page,
+            uint32_t first,
+            uint32_t count,
+            const std::byte* dense,
+            uint32_t stride);
+
+// A whole page as it lies, with zeros between its planes: nothing of the memory's former owners.
+void copy_page(const PageLayout& layout, const std::byte* page, std::byte* out);
+
 // Moves `count` positions of one family, all heads, from one page to another: record by record
 // where the codecs are the same, else decoded and encoded. Allocates nothing. Returns the numbers
 // that saturated.

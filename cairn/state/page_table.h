@@ -6,6 +6,7 @@
 #ifndef CAIRN_STATE_PAGE_TABLE_H_
 #define CAIRN_STATE_PAGE_TABLE_H_
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -13,6 +14,9 @@
 #include "cairn/memory/memory.h"
 
 namespace cairn {
+
+// A hold on page `index` that somebody has already; empty: nobody does.
+using PageSource = std::function<PageRef(Pos index)>;
 
 struct PageTable {
   std::vector<PageRef>
@@ -31,6 +35,12 @@ struct PageTable {
     return copy;
   }
   uint64_t pages() const { return sinks.size() + tail.size(); }
+  // Null where the sequence has no such page, or no longer.
+  const PageRef* find(Pos index) const {
+    if (index < sinks.size()) return &sinks[index];
+    if (index < first_tail || index - first_tail >= tail.size()) return nullptr;
+    return &tail[index - first_tail];
+  }
 };
 
 // A table as a step sees it: what is committed, and the step's own pages, which replace or extend

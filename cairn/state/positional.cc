@@ -137,18 +137,27 @@ void Positional::truncate(PageTable& table, Pos, Pos to) const noexcept {
   table.first_held = std::min(table.first_held, to);
 }
 
-Result<PageTable> Positional::allocate(Pos length, Pos first_held) const {
+Result<PageRef> Positional::page_of(const PageSource& given, Pos index, Pos exact_end) const {
+  PageRef page = given ? given(index) : PageRef();
+  if (!page) return take_page(index, exact_end);
+  const uint64_t expected = forms().at(index * page_positions(), exact_end).pool->page_bytes();
+  CAIRN_CHECK(page.bytes() == expected, "state: given a page of {} bytes as page {}, expected {}",
+              page.bytes(), index, expected);
+  return page;
+}
+
+Result<PageTable> Positional::allocate(Pos length, Pos first_held, const PageSource& given) const {
   PageTable table{.first_held = first_held};
   const Pos dropped = dropped_pages(first_held);
   const Pos sinks = dropped > 0 ? sink_pages() : 0;
   const Pos exact_end = forms().exact_end(length);
   table.first_tail = dropped > 0 ? sink_pages() + dropped : 0;
   for (Pos i = 0; i < sinks; ++i) {
-    PageRef page = CAIRN_TRY(take_page(i, exact_end));
+    PageRef page = CAIRN_TRY(page_of(given, i, exact_end));
     table.sinks.push_back(std::move(page));
   }
   for (Pos i = table.first_tail; i < pages_of(length); ++i) {
-    PageRef page = CAIRN_TRY(take_page(i, exact_end));
+    PageRef page = CAIRN_TRY(page_of(given, i, exact_end));
     table.tail.push_back(std::move(page));
   }
   return table;

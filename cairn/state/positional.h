@@ -23,7 +23,7 @@ class Positional final : public State {
                    Growth growth) const noexcept override;
   bool can_truncate(const PageTable& table, Pos length, Pos to) const override;
   void truncate(PageTable& table, Pos length, Pos to) const noexcept override;
-  Result<PageTable> allocate(Pos length, Pos first_held) const override;
+  Result<PageTable> allocate(Pos length, Pos first_held, const PageSource& given) const override;
   Pos max_run(Pos length) const override;
   uint64_t bytes_for(Pos tokens) const override;
   uint64_t peak_bytes_for(Pos tokens, Pos longest_run) const override;
@@ -34,6 +34,7 @@ class Positional final : public State {
   Pos sink_pages() const { return pages_of(retention().sinks); }
   Pos dropped_pages(Pos first_held) const;  // between the sinks' pages and the tail
   Result<PageRef> take_page(Pos index, Pos exact_end) const;
+  Result<PageRef> page_of(const PageSource& given, Pos index, Pos exact_end) const;
   void place_pages(PageTable& table, Reservation& reservation, Pos end) const noexcept;
   void drop_front(PageTable& table) const noexcept;
   bool reaches_encoding(Growth growth) const;

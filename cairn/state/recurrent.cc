@@ -144,10 +144,11 @@ void Recurrent::truncate(PageTable& table, Pos length, Pos to) const noexcept {
   if (to < length) table.tail.clear();
 }
 
-Result<PageTable> Recurrent::allocate(Pos length, Pos) const {
+Result<PageTable> Recurrent::allocate(Pos length, Pos, const PageSource& given) const {
   PageTable table;
   if (length == 0) return table;
-  PageRef page = CAIRN_TRY(forms().encoded.pool->take());
+  PageRef page = given ? given(0) : PageRef();
+  if (!page) page = CAIRN_TRY(forms().encoded.pool->take());
   table.tail.push_back(std::move(page));
   return table;
 }

@@ -27,7 +27,7 @@ class Recurrent final : public State {
                    Growth growth) const noexcept override;
   bool can_truncate(const PageTable& table, Pos length, Pos to) const override;
   void truncate(PageTable& table, Pos length, Pos to) const noexcept override;
-  Result<PageTable> allocate(Pos length, Pos first_held) const override;
+  Result<PageTable> allocate(Pos length, Pos first_held, const PageSource& given) const override;
   Pos max_run(Pos length) const override;
   uint64_t bytes_for(Pos tokens) const override;
   uint64_t peak_bytes_for(Pos tokens, Pos longest_run) const override;

@@ -51,9 +51,9 @@ class State {
   virtual bool can_truncate(const PageTable& table, Pos length, Pos to) const = 0;
   virtual void truncate(PageTable& table, Pos length, Pos to) const noexcept = 0;
 
-  // Pages for `length` positions of which those from first_held on (and the sinks) are to be filled
-  // in.
-  virtual Result<PageTable> allocate(Pos length, Pos first_held) const = 0;
+  // Pages for `length` positions of which those from first_held on (and the sinks) are held: those
+  // that `given` has, and new ones to be filled in.
+  virtual Result<PageTable> allocate(Pos length, Pos first_held, const PageSource& given) const = 0;
 
   // How many positions a run after `length` may have.
   virtual Pos max_run(Pos length) const = 0;
