@@ -1,7 +1,8 @@
 // Affine groups as MLX's CPU code makes them: a number is scale * code + bias, with one scale and
 // one bias for a group of neighbours, and codes of 2, 3, 4, 5, 6 or 8 bits.
 //
-//   text: affine<bits>[-g<group>][-<dtype of scales and biases>]; without the rest: -g64-f16
+//   text: affine<bits>[-g<group>][-<dtype of scales and biases>]; without the rest: -g64-f16, and
+//   -f32 for latents, of which one vector serves all heads
 //
 //   plane     word                record
 //   "codes"   u32                 codes from the lowest bit on, across words; ends in zero bits
@@ -995,8 +996,7 @@ constexpr RecordFunctions kScalarTable = {encode,     decode,       prepare, sco
 
 constexpr std::string_view kName = "affine";
 constexpr int32_t kDefaultGroup = 64;
-constexpr std::string_view kDtypeNames[] = {"f16", "f32",
-                                            "bf16"};  // by Dtype; the first is the default
+constexpr std::string_view kDtypeNames[] = {"f16", "f32", "bf16"};  // by Dtype
 constexpr std::string_view kDtypeTensors[] = {"F16", "F32", "BF16"};
 
 // Takes digits off the text's front; -1: none.
@@ -1007,6 +1007,10 @@ int32_t take_number(std::string_view& text) {
   if (error != std::errc()) return -1;
   text.remove_prefix(static_cast<size_t>(end - text.data()));
   return value;
+}
+
+Params params_of(int32_t bits, int32_t group, Dtype dtype, bool is_dtype_named) {
+  return {{bits, group, static_cast<int32_t>(dtype), is_dtype_named}};
 }
 
 Result<Params> parse(std::string_view text) {
@@ -1023,23 +1027,26 @@ Result<Params> parse(std::string_view text) {
     if (group != 32 && group != 64 && group != 128)
       return fail(Code::BadInput, "{}: expected a group of 32, 64 or 128 numbers", text);
   }
-  const auto* dtype = std::begin(kDtypeNames);
-  if (!rest.empty()) {
-    dtype = std::find(std::begin(kDtypeNames), std::end(kDtypeNames), rest.substr(1));
-    if (rest[0] != '-' || dtype == std::end(kDtypeNames))
-      return fail(Code::BadInput, "{}: \"{}\" found, expected -g<group>, -f16, -f32 or -bf16", text,
-                  rest);
-  }
-  return Params{{bits, group, static_cast<int32_t>(dtype - kDtypeNames)}};
+  if (rest.empty()) return params_of(bits, group, Dtype::F16, false);
+  const auto* dtype = std::find(std::begin(kDtypeNames), std::end(kDtypeNames), rest.substr(1));
+  if (rest[0] != '-' || dtype == std::end(kDtypeNames))
+    return fail(Code::BadInput, "{}: \"{}\" found, expected -g<group>, -f16, -f32 or -bf16", text,
+                rest);
+  return params_of(bits, group, static_cast<Dtype>(dtype - kDtypeNames), true);
 }
 
-// What is not the default; a dtype always follows its group.
+// What was named, but for the default group; a dtype always follows its group.
 std::string print(const Params& params) {
-  const int32_t bits = params.values[0], group = params.values[1], dtype = params.values[2];
+  const auto [bits, group, dtype, is_dtype_named] = params.values;
   std::string text = fmt::format("{}{}", kName, bits);
-  if (group != kDefaultGroup || dtype != 0) text += fmt::format("-g{}", group);
-  if (dtype != 0) text += fmt::format("-{}", kDtypeNames[dtype]);
+  if (group != kDefaultGroup || is_dtype_named) text += fmt::format("-g{}", group);
+  if (is_dtype_named) text += fmt::format("-{}", kDtypeNames[dtype]);
   return text;
+}
+
+Params precise(const Params& params) {
+  const auto [bits, group, dtype, is_dtype_named] = params.values;
+  return is_dtype_named ? params : params_of(bits, group, Dtype::F32, true);
 }
 
 // Of an element against its vector's largest magnitude: the end that is exact gets a whole number
@@ -1096,6 +1103,7 @@ constinit const Encoding kAffine = {
     .name = affine::kName,
     .parse = affine::parse,
     .print = affine::print,
+    .precise = affine::precise,
     .samples = affine::kSamples,
     .geometry = affine::geometry,
     .functions = affine::functions,

@@ -139,6 +139,9 @@ struct Encoding {
       std::string_view text);  // "f16", "affine8-g64"; BadInput with what is allowed, NotFound if
                                // the text does not name this encoding
   std::string (*print)(const Params&);  // the canonical text; parse(print(p)) == p
+  // For families whose vectors serve all heads (latents): params with whatever the text left open
+  // chosen for precision. Null: no text leaves anything open.
+  Params (*precise)(const Params&) = nullptr;
   std::span<const std::string_view>
       samples;  // parameter texts that suites and `cairn encodings` walk
   Result<Geometry> (*geometry)(const Params&, uint32_t width);

@@ -157,6 +157,8 @@ Result<std::vector<std::vector<Codec>>> resolve(const Scheme& scheme, const Mode
                                   : scheme.base;
       for (const Scheme::Rule& rule : scheme.rules)
         if (meets(rule, slot, family)) choice = rule.encoding;
+      if (family.family->serves_all_heads && choice.encoding->precise != nullptr)
+        choice.params = choice.encoding->precise(choice.params);
       auto codec = make_codec(*choice.encoding, choice.params, family.width);
       if (!codec)
         return fail(codec.error().code, "scheme {}: slot {}, {}: {}", print(scheme), slot,

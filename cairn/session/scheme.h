@@ -8,6 +8,9 @@
 //   turbo-k8v3-after512          a sequence stays exact until it is 512 long, then all is encoded
 //   f16+value:bf16               values in bf16
 //   bf16+slots0-3:f32            slots 0 to 3 in f32
+//   affine4+latent:affine8       latents with more bits
+// An encoding may leave something open that families differ in: affine's scales are f16 for keys
+// and values and f32 for latents, unless the text names a dtype (affine8-g64-f16).
 // Fixed tensors of recurrent slots are exact under every scheme.
 #ifndef CAIRN_SESSION_SCHEME_H_
 #define CAIRN_SESSION_SCHEME_H_

@@ -18,10 +18,11 @@ namespace cairn {
 struct Family {
   FamilyId id;  // in files for ever
   std::string_view name;
-  bool is_scored = false;       // queries meet it: q . k
-  bool is_accumulated = false;  // weights meet it: sum of w v
-  bool is_index = false;        // the sparse indexer's queries meet it, attention does not
-  bool is_fixed = false;        // one tensor per sequence instead of a vector per position
+  bool is_scored = false;         // queries meet it: q . k
+  bool is_accumulated = false;    // weights meet it: sum of w v
+  bool is_index = false;          // the sparse indexer's queries meet it, attention does not
+  bool is_fixed = false;          // one tensor per sequence instead of a vector per position
+  bool serves_all_heads = false;  // encodings that leave their precision open take the finer one
 };
 
 struct FamilySpec {
@@ -67,10 +68,15 @@ struct SlotSpec {
 
 inline constexpr Family kKeyFamily{.id = {0}, .name = "key", .is_scored = true};
 inline constexpr Family kValueFamily{.id = {1}, .name = "value", .is_accumulated = true};
-inline constexpr Family kLatentFamily{
-    .id = {2}, .name = "latent", .is_scored = true, .is_accumulated = true};
-inline constexpr Family kRopeFamily{.id = {3}, .name = "rope", .is_scored = true};
-inline constexpr Family kIndexFamily{.id = {4}, .name = "index", .is_index = true};
+inline constexpr Family kLatentFamily{.id = {2},
+                                      .name = "latent",
+                                      .is_scored = true,
+                                      .is_accumulated = true,
+                                      .serves_all_heads = true};
+inline constexpr Family kRopeFamily{
+    .id = {3}, .name = "rope", .is_scored = true, .serves_all_heads = true};
+inline constexpr Family kIndexFamily{
+    .id = {4}, .name = "index", .is_index = true, .serves_all_heads = true};
 inline constexpr Family kConvFamily{.id = {5}, .name = "conv", .is_fixed = true};
 inline constexpr Family kRecurrentFamily{.id = {6}, .name = "recurrent", .is_fixed = true};
 inline constexpr FamilyId kKey = kKeyFamily.id;

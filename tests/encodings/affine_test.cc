@@ -211,9 +211,8 @@ TEST(Affine, GivesTheWorkedExamples) {
 
 TEST(Affine, PrintsWhatUsersType) {
   for (const std::string_view text : {"affine8", "affine4-g128", "affine3-g64-bf16", "affine2-g32",
-                                      "affine6-g128-f32", "affine5"})
+                                      "affine6-g128-f32", "affine5", "affine8-g64-f16"})
     EXPECT_EQ(kAffine.print(kAffine.parse(text).value()), text);
-  EXPECT_EQ(kAffine.print(kAffine.parse("affine8-g64-f16").value()), "affine8");
   EXPECT_EQ(kAffine.print(kAffine.parse("affine8-f32").value()), "affine8-g64-f32");
   for (const std::string_view text :
        {"affine", "affine1", "affine7", "affine9", "affine16", "affine08", "affine8g64",
@@ -224,6 +223,16 @@ TEST(Affine, PrintsWhatUsersType) {
     EXPECT_EQ(params.error().code, Code::BadInput) << text;
     EXPECT_EQ(params.error().message.find(text), 0u) << params.error().message;
   }
+}
+
+TEST(Affine, TakesFineScalesWhereTheTextLeavesThemOpen) {
+  const auto precise = [](std::string_view text) {
+    return kAffine.print(kAffine.precise(kAffine.parse(text).value()));
+  };
+  EXPECT_EQ(precise("affine8"), "affine8-g64-f32");
+  EXPECT_EQ(precise("affine3-g32"), "affine3-g32-f32");
+  EXPECT_EQ(precise("affine8-g64-f16"), "affine8-g64-f16");
+  EXPECT_EQ(precise("affine4-bf16"), "affine4-g64-bf16");
 }
 
 // On N(0, 1), against figures of the field for the same bits and groups.

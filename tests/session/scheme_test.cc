@@ -3,10 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 namespace cairn {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 ModelSpec model() {
   return {.identity = sha256("model"),
@@ -36,6 +40,30 @@ TEST(Scheme, LaterRulesWin) {
   EXPECT_EQ(codecs[1][1].encoding, &kBf16);
   EXPECT_EQ(codecs[2][1].encoding, &kF16);
   EXPECT_EQ(codecs[0][1].width, 128u);
+}
+
+TEST(Scheme, LatentsTakeTheFinerOfWhatTheTextLeavesOpen) {
+  const ModelSpec both{.identity = sha256("model"),
+                       .slots = {attention({.heads = 1, .head_dim = 64}),
+                                 latent({.latent_dim = 64, .rope_dim = 64, .index_dim = 64}),
+                                 latent_draft({.latent_dim = 64, .rope_dim = 64})}};
+  const auto stored = [&](std::string_view text) {
+    std::set<std::string> latents, others;
+    const auto codecs = resolve(parse_scheme(text).value(), both).value();
+    for (size_t slot = 0; slot < codecs.size(); ++slot)
+      for (const Codec& codec : codecs[slot])
+        (slot == 0 ? others : latents).insert(codec.encoding->print(codec.params));
+    EXPECT_EQ(print(parse_scheme(text).value()), text);  // as it was typed
+    return std::pair(others, latents);
+  };
+  EXPECT_THAT(stored("affine8"), Pair(ElementsAre("affine8"), ElementsAre("affine8-g64-f32")));
+  EXPECT_THAT(stored("affine8-g64-f16"),
+              Pair(ElementsAre("affine8-g64-f16"), ElementsAre("affine8-g64-f16")));
+  EXPECT_THAT(stored("f16+slots1-2:affine4-g32"),
+              Pair(ElementsAre("f16"), ElementsAre("affine4-g32-f32")));
+  EXPECT_THAT(
+      stored("turbo-k8v3+latent:turbo-value3"),
+      Pair(ElementsAre("turbo-key8", "turbo-value3"), ElementsAre("turbo-key8", "turbo-value3")));
 }
 
 TEST(Scheme, SaysWhatItDoesNotUnderstand) {
