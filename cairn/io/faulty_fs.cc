@@ -21,21 +21,43 @@ class FaultyFs::FaultyFile final : public File {
   }
   Result<void> write_at(uint64_t offset, std::span<const std::byte> bytes) override {
     if (auto turn = fs_.count(path()); !turn) {
-      (void)inner_->write_at(offset, bytes.first(bytes.size() / 2));
+      (void)inner_->write_at(offset, bytes.first(torn(bytes.size() / 2)));
       return turn;
     }
     const uint64_t before = fs_.written_bytes_.fetch_add(bytes.size());
     const uint64_t room = fs_.limit_bytes_ > before ? fs_.limit_bytes_ - before : 0;
-    CAIRN_TRY(inner_->write_at(offset, bytes.first(std::min<uint64_t>(room, bytes.size()))));
-    if (room < bytes.size()) return fail(Code::NoSpace, "{}: the disk is full (injected)", path());
+    const bool fits = room >= bytes.size();
+    CAIRN_TRY(inner_->write_at(offset, fits ? bytes : bytes.first(torn(room))));
+    if (!fits) return fail(Code::NoSpace, "{}: the disk is full (injected)", path());
     return {};
   }
   Result<void> sync() override {
     CAIRN_TRY(fs_.count(path()));
     return inner_->sync();
   }
+  Result<void> set_size(uint64_t bytes) override {
+    CAIRN_TRY(fs_.count(path()));
+    return inner_->set_size(bytes);
+  }
+  Result<void> allocate(uint64_t offset, uint64_t bytes) override {
+    CAIRN_TRY(fs_.count(path()));
+    return inner_->allocate(offset, bytes);
+  }
+  Result<void> punch_hole(uint64_t offset, uint64_t bytes) override {
+    CAIRN_TRY(fs_.count(path()));
+    return inner_->punch_hole(offset, bytes);
+  }
+  Result<uint64_t> allocated_bytes() override {
+    CAIRN_TRY(fs_.count(path()));
+    return inner_->allocated_bytes();
+  }
 
  private:
+  // What a torn write has written: whole blocks where nothing else can be.
+  uint64_t torn(uint64_t bytes) const {
+    return is_direct() ? bytes / kDirectAlignment * kDirectAlignment : bytes;
+  }
+
   FaultyFs& fs_;
   const std::unique_ptr<File> inner_;
 };
@@ -65,10 +87,21 @@ Result<std::unique_ptr<File>> FaultyFs::open_read(const std::string& path, Acces
   return std::make_unique<FaultyFile>(*this, std::move(inner));
 }
 
-Result<std::unique_ptr<File>> FaultyFs::create(const std::string& path) {
+Result<std::unique_ptr<File>> FaultyFs::open_update(const std::string& path) {
   CAIRN_TRY(count(path));
-  std::unique_ptr<File> inner = CAIRN_TRY(inner_.create(path));
+  std::unique_ptr<File> inner = CAIRN_TRY(inner_.open_update(path));
   return std::make_unique<FaultyFile>(*this, std::move(inner));
+}
+
+Result<std::unique_ptr<File>> FaultyFs::create(const std::string& path, Access access) {
+  CAIRN_TRY(count(path));
+  std::unique_ptr<File> inner = CAIRN_TRY(inner_.create(path, access));
+  return std::make_unique<FaultyFile>(*this, std::move(inner));
+}
+
+Result<void> FaultyFs::make_folder(const std::string& path) {
+  CAIRN_TRY(count(path));
+  return inner_.make_folder(path);
 }
 
 Result<void> FaultyFs::rename(const std::string& from, const std::string& to) {
@@ -79,6 +112,10 @@ Result<void> FaultyFs::rename(const std::string& from, const std::string& to) {
 Result<void> FaultyFs::remove(const std::string& path) {
   CAIRN_TRY(count(path));
   return inner_.remove(path);
+}
+
+bool FaultyFs::is_abandoned(const std::string& path) {
+  return !fails(calls_) && inner_.is_abandoned(path);
 }
 
 bool FaultyFs::remove_abandoned(const std::string& path) {

@@ -5,8 +5,8 @@
 //   fs.limit_bytes(1 << 20);                // the disk is full after 1 MiB of writes
 //
 // Calls are counted from 1, over the file system and its files alike. A write that fails has
-// written half of its bytes: a torn write. Closing, exists() and remove_abandoned() cannot fail and
-// are not counted; remove_abandoned() removes nothing once the machine is gone.
+// written half of its bytes: a torn write. Closing, exists(), is_abandoned() and remove_abandoned()
+// cannot fail and are not counted; nothing is abandoned once the machine is gone.
 #ifndef CAIRN_IO_FAULTY_FS_H_
 #define CAIRN_IO_FAULTY_FS_H_
 
@@ -29,9 +29,13 @@ class FaultyFs final : public FileSystem {
 
   Result<std::unique_ptr<File>> open_read(const std::string& path,
                                           Access access = Access::buffered) override;
-  Result<std::unique_ptr<File>> create(const std::string& path) override;
+  Result<std::unique_ptr<File>> open_update(const std::string& path) override;
+  Result<std::unique_ptr<File>> create(const std::string& path,
+                                       Access access = Access::buffered) override;
+  Result<void> make_folder(const std::string& path) override;
   Result<void> rename(const std::string& from, const std::string& to) override;
   Result<void> remove(const std::string& path) override;
+  bool is_abandoned(const std::string& path) override;
   bool remove_abandoned(const std::string& path) override;
   Result<void> sync_folder(const std::string& path) override;
   bool exists(const std::string& path) override { return inner_.exists(path); }

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
+
+#include "cairn/core/bytes.h"
 
 namespace cairn {
 
@@ -23,12 +24,12 @@ class MemoryFs::OpenFile final : public File {
 
   Result<uint64_t> size() override {
     const std::lock_guard lock(fs_.mutex_);
-    return contents().now.size();
+    return contents().now.data.size();
   }
 
   Result<size_t> read_at(uint64_t offset, std::span<std::byte> out) override {
     const std::lock_guard lock(fs_.mutex_);
-    const std::vector<std::byte>& bytes = contents().now;
+    const std::vector<std::byte>& bytes = contents().now.data;
     if (offset >= bytes.size()) return size_t{0};
     const size_t count = std::min<uint64_t>(out.size(), bytes.size() - offset);
     std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(offset), count, out.begin());
@@ -37,9 +38,8 @@ class MemoryFs::OpenFile final : public File {
 
   Result<void> write_at(uint64_t offset, std::span<const std::byte> bytes) override {
     const std::lock_guard lock(fs_.mutex_);
-    std::vector<std::byte>& now = contents().now;
-    now.resize(std::max<uint64_t>(now.size(), offset + bytes.size()));
-    std::ranges::copy(bytes, now.begin() + static_cast<ptrdiff_t>(offset));
+    take_room(offset, bytes.size());
+    std::ranges::copy(bytes, contents().now.data.begin() + static_cast<ptrdiff_t>(offset));
     return {};
   }
 
@@ -49,7 +49,47 @@ class MemoryFs::OpenFile final : public File {
     return {};
   }
 
+  Result<void> set_size(uint64_t bytes) override {
+    const std::lock_guard lock(fs_.mutex_);
+    contents().now.data.resize(bytes);
+    std::erase_if(contents().now.holes,
+                  [&](uint64_t block) { return block >= ceil_div(bytes, kBlockBytes); });
+    return {};
+  }
+
+  Result<void> allocate(uint64_t offset, uint64_t bytes) override {
+    const std::lock_guard lock(fs_.mutex_);
+    take_room(offset, bytes);
+    return {};
+  }
+
+  Result<void> punch_hole(uint64_t offset, uint64_t bytes) override {
+    const std::lock_guard lock(fs_.mutex_);
+    auto& [data, holes] = contents().now;
+    const uint64_t end = std::min<uint64_t>(offset + bytes, data.size());
+    for (uint64_t at = offset; at < end; ++at) data[at] = std::byte{0};
+    for (uint64_t block = ceil_div(offset, kBlockBytes); block < end / kBlockBytes; ++block)
+      holes.insert(block);
+    return {};
+  }
+
+  Result<uint64_t> allocated_bytes() override {
+    const std::lock_guard lock(fs_.mutex_);
+    const auto& [data, holes] = contents().now;
+    return (ceil_div(data.size(), kBlockBytes) - holes.size()) * kBlockBytes;
+  }
+
  private:
+  static constexpr uint64_t kBlockBytes = 4096;
+
+  // The range is part of the file and of no hole.
+  void take_room(uint64_t offset, uint64_t bytes) {
+    auto& [data, holes] = contents().now;
+    data.resize(std::max<uint64_t>(data.size(), offset + bytes));
+    for (uint64_t block = offset / kBlockBytes; block * kBlockBytes < offset + bytes; ++block)
+      holes.erase(block);
+  }
+
   Contents& contents() { return fs_.files_.at(id_); }
 
   MemoryFs& fs_;
@@ -70,7 +110,11 @@ Result<std::unique_ptr<File>> MemoryFs::open_read(const std::string& path, Acces
   return std::make_unique<OpenFile>(*this, path, id, &Contents::readers);
 }
 
-Result<std::unique_ptr<File>> MemoryFs::create(const std::string& path) {
+Result<std::unique_ptr<File>> MemoryFs::open_update(const std::string& path) {
+  return open_read(path, Access::buffered);
+}
+
+Result<std::unique_ptr<File>> MemoryFs::create(const std::string& path, Access) {
   const std::lock_guard lock(mutex_);
   if (names_.contains(path)) return fail(Code::BadInput, "{}: exists, expected a new file", path);
   const FileId id = next_++;
@@ -94,6 +138,12 @@ Result<void> MemoryFs::remove(const std::string& path) {
   names_.erase(path);
   forget_unused();
   return {};
+}
+
+bool MemoryFs::is_abandoned(const std::string& path) {
+  const std::lock_guard lock(mutex_);
+  const auto name = names_.find(path);
+  return name != names_.end() && files_.at(name->second).makers == 0;
 }
 
 bool MemoryFs::remove_abandoned(const std::string& path) {
@@ -138,7 +188,7 @@ void MemoryFs::power_cut(UnsyncedNames names) {
   for (auto& [path, id] : synced_names_) {
     const auto [survivor, is_new] = survivors.try_emplace(id, next_);
     if (is_new) {
-      const std::vector<std::byte> synced = files_.at(id).synced;
+      const Bytes synced = files_.at(id).synced;
       files_[next_++] = {.now = synced, .synced = synced};
     }
     id = survivor->second;

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "cairn/io/file.h"
 
@@ -21,9 +22,13 @@ class MemoryFs final : public FileSystem {
  public:
   Result<std::unique_ptr<File>> open_read(const std::string& path,
                                           Access access = Access::buffered) override;
-  Result<std::unique_ptr<File>> create(const std::string& path) override;
+  Result<std::unique_ptr<File>> open_update(const std::string& path) override;
+  Result<std::unique_ptr<File>> create(const std::string& path,
+                                       Access access = Access::buffered) override;
+  Result<void> make_folder(const std::string&) override { return {}; }
   Result<void> rename(const std::string& from, const std::string& to) override;
   Result<void> remove(const std::string& path) override;
+  bool is_abandoned(const std::string& path) override;
   bool remove_abandoned(const std::string& path) override;
   Result<void> sync_folder(const std::string& path) override;
   bool exists(const std::string& path) override;
@@ -36,9 +41,13 @@ class MemoryFs final : public FileSystem {
  private:
   class OpenFile;
   using FileId = uint64_t;
+  struct Bytes {
+    std::vector<std::byte> data;
+    std::set<uint64_t> holes;  // blocks of 4 KiB that take no room
+  };
   struct Contents {
-    std::vector<std::byte> now;
-    std::vector<std::byte> synced;
+    Bytes now;
+    Bytes synced;
     uint32_t makers = 0;  // handles from create()
     uint32_t readers = 0;
   };

@@ -1,8 +1,8 @@
 // Files by way of the system calls, each one complete: interrupted calls are repeated, short reads
 // and writes go on.
 //
-// Direct reads go around the page cache where the file system allows it. Some refuse at open, some
-// only at the first read (EINVAL both times); either way the file is then read buffered and
+// Direct reads and writes go around the page cache where the file system allows it. Some refuse at
+// open, some only at the first call (EINVAL both times); either way the file is then buffered and
 // is_direct() says so.
 //
 // A file that is being created carries an exclusive flock until it is closed. The kernel drops the
@@ -48,6 +48,9 @@ Code code_of(int errno_value) {
     case ELOOP:
     case ENAMETOOLONG:
       return Code::BadInput;
+    case EOPNOTSUPP:
+    case ENOSYS:
+      return Code::Unsupported;
     default:
       return Code::Io;
   }
@@ -139,10 +142,11 @@ class PosixFile final : public File {
   }
 
   Result<void> write_at(uint64_t offset, std::span<const std::byte> bytes) override {
+    CAIRN_CHECK(!is_direct_ || is_aligned(offset, bytes),
+                "{}: direct write of {} bytes at {}, expected 4 KiB alignment", path_, bytes.size(),
+                offset);
     while (!bytes.empty()) {
-      const ssize_t put = uninterrupted([&] {
-        return ::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-      });
+      const ssize_t put = write_some(offset, bytes);
       if (put < 0) return fail_errno(path_, fmt::format("byte {} cannot be written", offset));
       offset += static_cast<uint64_t>(put);
       bytes = bytes.subspan(static_cast<size_t>(put));
@@ -156,7 +160,51 @@ class PosixFile final : public File {
     return {};
   }
 
+  Result<void> set_size(uint64_t bytes) override {
+    if (uninterrupted([&] { return ::ftruncate(fd_.get(), static_cast<off_t>(bytes)); }) != 0)
+      return fail_errno(path_, fmt::format("cannot be given {} bytes", bytes));
+    return {};
+  }
+
+  Result<void> allocate(uint64_t offset, uint64_t bytes) override {
+    return change_room(0, offset, bytes, "there is no room for");
+  }
+
+  Result<void> punch_hole(uint64_t offset, uint64_t bytes) override {
+    return change_room(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes, "cannot give up");
+  }
+
+  Result<uint64_t> allocated_bytes() override {
+    struct stat status;
+    if (::fstat(fd_.get(), &status) != 0) return fail_errno(path_, "its size cannot be read");
+    return static_cast<uint64_t>(status.st_blocks) * 512;
+  }
+
  private:
+  Result<void> change_room(int mode, uint64_t offset, uint64_t bytes, std::string_view what) {
+    const int result = uninterrupted([&] {
+      return ::fallocate(fd_.get(), mode, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+    });
+    if (result != 0)
+      return fail_errno(path_, fmt::format("{} {} bytes at {}", what, bytes, offset));
+    return {};
+  }
+
+  // Short after a full disk; the rest of a direct write may then be no whole block.
+  ssize_t write_some(uint64_t offset, std::span<const std::byte> bytes) {
+    if (is_direct_ && is_aligned(offset, bytes)) {
+      const ssize_t put = write_to(direct_, offset, bytes);
+      if (put >= 0 || errno != EINVAL) return put;
+      is_direct_ = false;
+    }
+    return write_to(fd_, offset, bytes);
+  }
+
+  static ssize_t write_to(const Descriptor& fd, uint64_t offset, std::span<const std::byte> bytes) {
+    return uninterrupted(
+        [&] { return ::pwrite(fd.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset)); });
+  }
+
   ssize_t read_some(uint64_t offset, std::span<std::byte> out) {
     if (is_direct_ && !is_cached(fd_, offset, out.size())) {
       const ssize_t got = read_from(direct_, offset, out);
@@ -207,15 +255,38 @@ class PosixFs final : public FileSystem {
     return std::make_unique<PosixFile>(path, std::move(fd));
   }
 
-  Result<std::unique_ptr<File>> create(const std::string& path) override {
+  Result<std::unique_ptr<File>> open_update(const std::string& path) override {
+    Descriptor fd = open_path(path, O_RDWR | O_NONBLOCK);
+    if (!fd.is_open()) return fail_errno(path, "cannot be opened");
+    CAIRN_TRY(expect_regular(path, fd));
+    return std::make_unique<PosixFile>(path, std::move(fd));
+  }
+
+  Result<std::unique_ptr<File>> create(const std::string& path, Access access) override {
     for (;;) {
       Descriptor fd = open_path(path, O_RDWR | O_CREAT | O_EXCL, 0600);
       if (!fd.is_open()) return fail_errno(path, "cannot be created");
       // Without locks (some network file systems) nobody can take it for abandoned either.
       const bool is_locked = uninterrupted([&] { return ::flock(fd.get(), LOCK_EX); }) == 0;
       if (is_locked && !has_name(fd)) continue;
+      if (access == Access::direct)
+        if (Descriptor direct = open_again(fd, O_RDWR | O_DIRECT); direct.is_open())
+          return std::make_unique<PosixFile>(path, std::move(fd), std::move(direct));
       return std::make_unique<PosixFile>(path, std::move(fd));
     }
+  }
+
+  Result<void> make_folder(const std::string& path) override {
+    constexpr mode_t kOwnerOnly = 0700;
+    if (::mkdir(path.c_str(), kOwnerOnly) != 0 && errno != EEXIST)
+      return fail_errno(path, "cannot be made");
+    const Descriptor fd = open_path(path, O_RDONLY | O_DIRECTORY);
+    if (!fd.is_open()) return fail_errno(path, "cannot be opened");
+    struct stat status;
+    if (::fstat(fd.get(), &status) != 0) return fail_errno(path, "cannot be opened");
+    if ((status.st_mode & 07777) != kOwnerOnly && ::fchmod(fd.get(), kOwnerOnly) != 0)
+      return fail_errno(path, "cannot be closed to others");
+    return {};
   }
 
   Result<void> rename(const std::string& from, const std::string& to) override {
@@ -229,11 +300,11 @@ class PosixFs final : public FileSystem {
     return {};
   }
 
+  bool is_abandoned(const std::string& path) override { return lock_abandoned(path).is_open(); }
+
   bool remove_abandoned(const std::string& path) override {
-    const Descriptor fd = open_path(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
-    if (!fd.is_open() || !expect_regular(path, fd)) return false;
-    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return false;
-    return ::unlink(path.c_str()) == 0;
+    const Descriptor fd = lock_abandoned(path);
+    return fd.is_open() && ::unlink(path.c_str()) == 0;
   }
 
   Result<void> sync_folder(const std::string& path) override {
@@ -264,6 +335,15 @@ class PosixFs final : public FileSystem {
     if (errno != 0) return fail_errno(folder, "cannot be listed");
     std::ranges::sort(names);
     return names;
+  }
+
+ private:
+  // The file with its lock, which its maker has as long as it lives; not open if that is so.
+  static Descriptor lock_abandoned(const std::string& path) {
+    Descriptor fd = open_path(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
+    if (!fd.is_open() || !expect_regular(path, fd) || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
+      return Descriptor(-1);
+    return fd;
   }
 };
 

@@ -58,6 +58,33 @@ TEST(FaultyFs, AfterOneFaultTheNextCallWorksUnlessTheMachineIsGone) {
   EXPECT_FALSE(gone.sync_folder("."));
 }
 
+// Nine calls.
+Result<void> change_by_every_call(FileSystem& fs) {
+  CAIRN_TRY(fs.make_folder("d"));
+  auto file = CAIRN_TRY(fs.create("d/a", Access::direct));
+  CAIRN_TRY(file->allocate(0, 8192));
+  auto again = CAIRN_TRY(fs.open_update("d/a"));
+  CAIRN_TRY(again->punch_hole(0, 4096));
+  CAIRN_TRY(again->allocated_bytes());
+  CAIRN_TRY(again->set_size(10));
+  CAIRN_TRY(again->size());
+  return again->sync();
+}
+
+TEST(FaultyFs, FailsEveryKindOfCall) {
+  MemoryFs sound;
+  ASSERT_TRUE(change_by_every_call(sound));
+  for (uint64_t call = 1; call <= 9; ++call) {
+    MemoryFs disk;
+    FaultyFs fs(disk);
+    fs.fail_call(call, Fault::from_then_on);
+    EXPECT_FALSE(change_by_every_call(fs)) << call;
+    EXPECT_EQ(fs.calls(), call);
+    EXPECT_FALSE(fs.is_abandoned("d/a")) << "once the machine is gone";
+    EXPECT_EQ(disk.is_abandoned("d/a"), call > 2);
+  }
+}
+
 TEST(FaultyFs, AFullDiskTakesWhatFits) {
   MemoryFs disk;
   FaultyFs fs(disk);

@@ -88,9 +88,39 @@ TEST(MemoryFs, AFileIsAbandonedOnceItsMakerIsGone) {
   MemoryFs fs;
   auto file = fs.create("a").value();
   EXPECT_FALSE(fs.remove_abandoned("a"));
+  EXPECT_FALSE(fs.is_abandoned("a"));
   file.reset();
+  EXPECT_TRUE(fs.is_abandoned("a"));
   EXPECT_TRUE(fs.remove_abandoned("a"));
   EXPECT_FALSE(fs.exists("a"));
+}
+
+TEST(MemoryFs, MakesRoomPunchesHolesAndChangesSizesWithoutTouchingTheRest) {
+  constexpr uint64_t kBlock = 4096;
+  MemoryFs fs;
+  save(fs, "a", std::string(4 * kBlock, 'x'));
+  auto file = fs.open_update("a").value();
+  ASSERT_TRUE(file->allocate(kBlock, 7 * kBlock));
+  EXPECT_EQ(file->size().value(), 8 * kBlock);
+  EXPECT_EQ(file->allocated_bytes().value(), 8 * kBlock);
+  ASSERT_TRUE(file->punch_hole(kBlock, 2 * kBlock));
+  EXPECT_EQ(file->allocated_bytes().value(), 6 * kBlock);
+  ASSERT_TRUE(file->set_size(5 * kBlock));
+  EXPECT_EQ(file->allocated_bytes().value(), 3 * kBlock);
+  ASSERT_TRUE(file->write_at(2 * kBlock, bytes_of("y")));
+  EXPECT_EQ(file->allocated_bytes().value(), 4 * kBlock);
+  EXPECT_EQ(text_of(*file), std::string(kBlock, 'x') + std::string(kBlock, '\0') + "y" +
+                                std::string(kBlock - 1, '\0') + std::string(kBlock, 'x') +
+                                std::string(kBlock, '\0'));
+}
+
+TEST(MemoryFs, APowerCutUndoesHolesThatWereNotSynced) {
+  MemoryFs fs;
+  save(fs, "a", std::string(8192, 'x'));
+  ASSERT_TRUE(fs.open_update("a").value()->punch_hole(0, 4096));
+  fs.power_cut();
+  EXPECT_EQ(text_of(fs, "a"), std::string(8192, 'x'));
+  EXPECT_EQ(fs.open_read("a").value()->allocated_bytes().value(), 8192u);
 }
 
 // The obvious model: every path's contents now and after a power cut, with no sharing between the

@@ -70,6 +70,63 @@ TEST(PosixFs, DirectReadsEndAtAnUnalignedEnd) {
   std::free(raw);
 }
 
+TEST(PosixFs, DirectWritesReadBackLikeOthers) {
+  const ScratchFolder folder;
+  auto file = posix_fs().create(folder / "a", Access::direct).value();
+  auto* raw = static_cast<std::byte*>(std::aligned_alloc(kDirectAlignment, 2 * kDirectAlignment));
+  std::memset(raw, 'x', kDirectAlignment);
+  std::memset(raw + kDirectAlignment, 'y', kDirectAlignment);
+  ASSERT_TRUE(file->write_at(kDirectAlignment, {raw, 2 * kDirectAlignment}));
+  ASSERT_TRUE(file->write_at(0, {raw, kDirectAlignment}));
+  if (file->is_direct()) {
+    EXPECT_THROW((void)file->write_at(0, {raw, 5}), ContractError);
+  }
+  std::free(raw);
+  EXPECT_EQ(read_file(folder / "a"),
+            std::string(2 * kDirectAlignment, 'x') + std::string(kDirectAlignment, 'y'));
+}
+
+TEST(PosixFs, MakesRoomPunchesHolesAndChangesSizesWithoutTouchingTheRest) {
+  const ScratchFolder folder;
+  constexpr uint64_t kBlock = kDirectAlignment;
+  write_file(folder / "a", std::string(4 * kBlock, 'x'));
+  auto file = posix_fs().open_update(folder / "a").value();
+  ASSERT_TRUE(file->allocate(kBlock, 7 * kBlock));
+  EXPECT_EQ(file->size().value(), 8 * kBlock);
+  EXPECT_EQ(file->allocated_bytes().value(), 8 * kBlock);
+  const auto punched = file->punch_hole(kBlock, 2 * kBlock);
+  if (!punched && code_of(punched) == Code::Unsupported) GTEST_SKIP() << punched.error().message;
+  ASSERT_TRUE(punched) << punched.error().message;
+  EXPECT_EQ(file->size().value(), 8 * kBlock);
+  EXPECT_EQ(file->allocated_bytes().value(), 6 * kBlock);
+  ASSERT_TRUE(file->set_size(5 * kBlock));
+  EXPECT_EQ(file->allocated_bytes().value(), 3 * kBlock);
+  ASSERT_TRUE(file->write_at(2 * kBlock, bytes_of("y")));
+  EXPECT_EQ(read_file(folder / "a"), std::string(kBlock, 'x') + std::string(kBlock, '\0') + "y" +
+                                         std::string(kBlock - 1, '\0') + std::string(kBlock, 'x') +
+                                         std::string(kBlock, '\0'));
+  EXPECT_EQ(code_of(posix_fs().open_update(folder / "none")), Code::NotFound);
+  EXPECT_EQ(code_of(posix_fs().open_update(folder.path())), Code::BadInput);
+}
+
+TEST(PosixFs, MakesFoldersPrivateAndNarrowsThoseThatAreThere) {
+  const ScratchFolder folder;
+  const auto mode = [&](const std::string& name) {
+    struct stat status;
+    EXPECT_EQ(::stat((folder / name).c_str(), &status), 0);
+    return status.st_mode & 07777;
+  };
+  ASSERT_TRUE(posix_fs().make_folder(folder / "new"));
+  EXPECT_EQ(mode("new"), 0700u);
+  ASSERT_EQ(::mkdir((folder / "open").c_str(), 0777), 0);
+  ASSERT_EQ(::chmod((folder / "open").c_str(), 0777), 0);
+  ASSERT_TRUE(posix_fs().make_folder(folder / "open"));
+  EXPECT_EQ(mode("open"), 0700u);
+  write_file(folder / "a", "x");
+  EXPECT_EQ(code_of(posix_fs().make_folder(folder / "a")), Code::BadInput);
+  EXPECT_EQ(code_of(posix_fs().make_folder(folder / "no/b")), Code::NotFound);
+}
+
 TEST(PosixFs, CreatesPrivateFilesAndOnlyNewOnes) {
   const ScratchFolder folder;
   write_file(folder / "a", "x");
@@ -107,6 +164,7 @@ TEST(PosixFs, MapsEveryWayOfBeingFullToNoSpace) {
     EXPECT_EQ(posix_error("a", "cannot be written", full).code, Code::NoSpace);
   EXPECT_EQ(posix_error("a", "cannot be written", EIO).code, Code::Io);
   EXPECT_EQ(posix_error("a", "cannot be opened", EACCES).code, Code::Io);
+  EXPECT_EQ(posix_error("a", "cannot give up", EOPNOTSUPP).code, Code::Unsupported);
 }
 
 TEST(PosixFs, AWritePastTheFileSizeLimitIsNoSpace) {
@@ -142,8 +200,14 @@ TEST(PosixFs, RenameReplacesAndListSorts) {
 TEST(PosixFs, AFileIsAbandonedOnceItsMakerIsGone) {
   const ScratchFolder folder;
   auto file = posix_fs().create(folder / "a").value();
+  EXPECT_FALSE(posix_fs().is_abandoned(folder / "a"));
   EXPECT_FALSE(posix_fs().remove_abandoned(folder / "a"));
+  ASSERT_TRUE(posix_fs().rename(folder / "a", folder / "b"));
+  EXPECT_FALSE(posix_fs().is_abandoned(folder / "b")) << "under any name";
+  ASSERT_TRUE(posix_fs().rename(folder / "b", folder / "a"));
   file.reset();
+  EXPECT_TRUE(posix_fs().is_abandoned(folder / "a"));
+  EXPECT_TRUE(posix_fs().exists(folder / "a"));
   EXPECT_TRUE(posix_fs().remove_abandoned(folder / "a"));
   EXPECT_FALSE(posix_fs().exists(folder / "a"));
   EXPECT_FALSE(posix_fs().remove_abandoned(folder / "a"));
