@@ -3,6 +3,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include "apps/cli/convert.h"
 #include "apps/cli/exit_code.h"
 #include "apps/cli/files.h"
 #include "apps/cli/lists.h"
@@ -44,10 +45,12 @@ int main_of(int argc, char** argv, Clock::time_point start) {
   RunOptions run_options;
   InspectOptions inspect_options;
   VerifyOptions verify_options;
+  ConvertCommand convert_options;
   ListOptions list_options;
   const CLI::App* run_command = add_run(program, run_options);
   const CLI::App* inspect_command = add_inspect(program, inspect_options);
   const CLI::App* verify_command = add_verify(program, verify_options);
+  const CLI::App* convert_command = add_convert(program, convert_options);
   const CLI::App* models_command = add_models(program, list_options);
   const CLI::App* kinds_command = add_kinds(program, list_options);
   const CLI::App* encodings_command = add_encodings(program, list_options);
@@ -65,6 +68,7 @@ int main_of(int argc, char** argv, Clock::time_point start) {
   if (run_command->parsed()) result = run(run_options, config, start);
   if (inspect_command->parsed()) result = show_file(inspect_options, config);
   if (verify_command->parsed()) result = verify_files(verify_options);
+  if (convert_command->parsed()) result = convert_file(convert_options, config);
   if (models_command->parsed()) result = list_models(list_options, config);
   if (kinds_command->parsed()) result = list_kinds(list_options);
   if (encodings_command->parsed()) result = list_encodings(list_options);

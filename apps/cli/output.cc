@@ -78,9 +78,14 @@ Result<void> write_json(const nlohmann::ordered_json& value) {
   return write_out(value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-Progress::Progress(std::string_view what) : what_(what), is_watched_(isatty(STDERR_FILENO) == 1) {}
+Progress::Progress(std::string_view what, Unit unit)
+    : what_(what), unit_(unit), is_watched_(isatty(STDERR_FILENO) == 1) {}
 
-void Progress::show(Pos done, Pos total) {
+std::string Progress::count(uint64_t units) const {
+  return unit_ == Unit::bytes ? megabytes(units) : with_commas(units) + " tokens";
+}
+
+void Progress::show(uint64_t done, uint64_t total) {
   if (!is_watched_ || done >= total) return clear();
   constexpr size_t kWidth = 32;
   const double share = static_cast<double>(done) / static_cast<double>(total);
@@ -88,13 +93,13 @@ void Progress::show(Pos done, Pos total) {
   std::string rate;
   if (done > 0) {
     const double seconds = seconds_between(start_, Clock::now());
-    rate = fmt::format("  {:.0f} tokens/s, {:.0f} s left", static_cast<double>(done) / seconds,
+    rate = fmt::format("  {}/s, {:.0f} s left",
+                       count(static_cast<uint64_t>(static_cast<double>(done) / seconds)),
                        seconds * (1 / share - 1));
   }
   std::string bar;
   for (size_t i = 0; i < kWidth; ++i) bar += i < filled ? "━" : "─";
-  fmt::print(stderr, "\r\x1b[K  {} {}  {} of {} tokens{}", what_, bar, with_commas(done),
-             with_commas(total), rate);
+  fmt::print(stderr, "\r\x1b[K  {} {}  {} of {}{}", what_, bar, count(done), count(total), rate);
   std::fflush(stderr);
   is_drawn_ = true;
 }

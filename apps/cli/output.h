@@ -37,18 +37,23 @@ class Table {
 Result<void> write_out(std::string_view text);
 Result<void> write_json(const nlohmann::ordered_json& value);
 
+enum class Unit { tokens, bytes };
+
 // One line on stderr that is redrawn in place, and only if a person watches.
 class Progress {
  public:
-  explicit Progress(std::string_view what);  // "reading"
+  explicit Progress(std::string_view what, Unit unit = Unit::tokens);  // "reading"
   ~Progress() { clear(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
-  void show(Pos done, Pos total);  // tokens
+  void show(uint64_t done, uint64_t total);
   void clear();
 
  private:
+  std::string count(uint64_t units) const;  // "1,931 tokens", "45.3 MB"
+
   const std::string what_;
+  const Unit unit_;
   const bool is_watched_;
   bool is_drawn_ = false;
   const Clock::time_point start_ = Clock::now();

@@ -108,6 +108,29 @@ Result<void> check_slot(const CheckpointSlot& found, const CheckpointSlot& expec
   return {};
 }
 
+Result<SlotSpec> slot_of(const CheckpointSlot& slot, const Registry& registry) {
+  SlotSpec out{.kind = registry.kind_named(slot.kind),
+               .families = {},
+               .retention = {.window = slot.window, .sinks = slot.sinks},
+               .max_positions = slot.max_positions,
+               .advance = {}};
+  if (out.kind == nullptr)
+    return fail(Code::Unsupported, "kind \"{}\", unknown to the registry \"{}\"", slot.kind,
+                registry.id);
+  if (slot.window != 0) out.retention.rewind = slot.rewind;
+  for (size_t i = 0; i < slot.families.size(); i += forms_of(slot)) {
+    const CheckpointFamily& family = slot.families[i];
+    const auto known = std::ranges::find(out.kind->families, family.name, &Family::name);
+    if (known == out.kind->families.end() || family.heads > UINT32_MAX || family.width > UINT32_MAX)
+      return fail(Code::Unsupported, "family \"{}\" [{}, {}], unknown to the kind \"{}\"",
+                  family.name, family.heads, family.width, slot.kind);
+    out.families.push_back(
+        {*known, static_cast<uint32_t>(family.heads), static_cast<uint32_t>(family.width)});
+  }
+  CAIRN_TRY(out.kind->validate(out));
+  return out;
+}
+
 Result<void> in_slot(size_t index, Result<void> result) {
   if (!result) return fail(result.error().code, "slot {}: {}", index, result.error().message);
   return result;
@@ -136,12 +159,31 @@ Result<CheckpointInfo> describe_session(const ModelSpec& spec,
   return info;
 }
 
+Result<ModelSpec> model_of(const CheckpointInfo& file, const Registry& registry) {
+  ModelSpec spec{.identity = file.identity,
+                 .tokenizer = file.tokenizer,
+                 .adapter = file.adapter,
+                 .arithmetic = {},
+                 .slots = {}};
+  for (size_t i = 0; i < file.slots.size(); ++i) {
+    auto slot = slot_of(file.slots[i], registry);
+    if (!slot) return fail(slot.error().code, "slot {}: {}", i, slot.error().message);
+    spec.slots.push_back(std::move(*slot));
+  }
+  return spec;
+}
+
 Result<void> check_fit(const CheckpointInfo& file,
                        const CheckpointInfo& session,
                        const Registry& registry) {
   for (size_t i = 0; i < file.slots.size(); ++i)
     CAIRN_TRY(in_slot(i, check_known(file.slots[i], registry)));
   CAIRN_TRY(check_quoted("registry", file.registry, session.registry));
+  if (file.identity.is_zero())
+    return fail(Code::Mismatch,
+                "imported without a model, expected one of {}: cairn convert IN OUT --model MODEL "
+                "gives it one",
+                name_of(session.identity));
   CAIRN_TRY(check_equal("model", name_of(file.identity), name_of(session.identity)));
   CAIRN_TRY(check_equal("tokenizer", name_of(file.tokenizer), name_of(session.tokenizer)));
   CAIRN_TRY(check_equal("adapter", name_of(file.adapter), name_of(session.adapter)));

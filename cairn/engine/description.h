@@ -24,6 +24,10 @@ Result<void> check_fit(const CheckpointInfo& file,
                        const CheckpointInfo& session,
                        const Registry& registry);
 
+// What the file says of the model: its names and its slots. Unsupported for kinds and families that
+// the registry does not have, BadInput where a kind refuses its slot. The identity may be zero.
+Result<ModelSpec> model_of(const CheckpointInfo& file, const Registry& registry);
+
 }  // namespace cairn
 
 #endif  // CAIRN_ENGINE_DESCRIPTION_H_

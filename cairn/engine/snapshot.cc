@@ -152,10 +152,10 @@ Result<void> save(const Snapshot& snapshot,
   auto info = describe(snapshot, tokens.size(), options.name_space);
   if (!info) return fail_at(path, info.error());
   const auto fill = [&](const CheckpointTensor& tensor, uint64_t first_row, uint64_t rows,
-                        std::span<std::byte> out) {
+                        std::span<std::byte> out) -> Result<void> {
     if (tensor.slot == CheckpointTensor::kTokens) {
       std::memcpy(out.data(), tokens.data() + first_row, out.size());
-      return;
+      return {};
     }
     const CheckpointSlot& slot = info->slots[tensor.slot];
     const View view = snapshot.view(SlotId{tensor.slot});
@@ -165,6 +165,7 @@ Result<void> save(const Snapshot& snapshot,
       gather(view, tensor.family / forms_of(slot), tensor, run, records);
       records += run.count * tensor.row_bytes;
     }
+    return {};
   };
   return write_checkpoint(*options.fs, path, *info, fill);
 }

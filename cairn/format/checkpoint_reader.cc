@@ -43,17 +43,30 @@ bool CheckpointReader::any_in_job(size_t job,
   return false;
 }
 
+Result<std::span<const std::byte>> CheckpointReader::read_bytes(uint64_t offset,
+                                                                uint64_t bytes,
+                                                                AlignedBuffer& buffer) const {
+  const std::span<const std::byte> data = CAIRN_TRY(read_aligned(*file_, offset, bytes, buffer));
+  if (data.size() < bytes)
+    return fail(Code::Corrupt, "{}: ends at byte {}, expected {}", path(), offset + data.size(),
+                layout().file_bytes);
+  return data;
+}
+
+Result<std::span<const std::byte>> CheckpointReader::read_chunk(const Chunk& chunk,
+                                                                AlignedBuffer& buffer) const {
+  const std::span<const std::byte> rows = CAIRN_TRY(read_bytes(chunk.offset, chunk.bytes, buffer));
+  if (xxh3(rows) != header_.checksums[chunk.index]) return tl::unexpected<Error>(damage(chunk));
+  return rows;
+}
+
 Result<std::vector<Chunk>> CheckpointReader::read_job(size_t job,
                                                       AlignedBuffer& buffer,
                                                       const Visitor& sound) const {
   const Chunk first = layout().chunk(first_chunks_[job]);
   const Chunk last = layout().chunk(first_chunks_[job + 1] - 1);
   const uint64_t bytes = last.offset + last.bytes - first.offset;
-  const std::span<const std::byte> data =
-      CAIRN_TRY(read_aligned(*file_, first.offset, bytes, buffer));
-  if (data.size() < bytes)
-    return fail(Code::Corrupt, "{}: ends at byte {}, expected {}", path(),
-                first.offset + data.size(), layout().file_bytes);
+  const std::span<const std::byte> data = CAIRN_TRY(read_bytes(first.offset, bytes, buffer));
   std::vector<Chunk> damaged;
   for (uint64_t i = first.index; i <= last.index; ++i) {
     const Chunk chunk = layout().chunk(i);

@@ -36,11 +36,17 @@ class CheckpointReader {
                                       AlignedBuffer& buffer,
                                       const Visitor& sound) const;
 
+  // The bytes of one chunk, in `buffer` until it is used again; Corrupt when the checksum is wrong.
+  Result<std::span<const std::byte>> read_chunk(const Chunk& chunk, AlignedBuffer& buffer) const;
+
   // "<path>: slot 3, key, values, positions 0-63: ..."
   Error damage(const Chunk& chunk) const;
 
  private:
   CheckpointReader(std::unique_ptr<File> file, CheckpointHeader header);
+  Result<std::span<const std::byte>> read_bytes(uint64_t offset,
+                                                uint64_t bytes,
+                                                AlignedBuffer& buffer) const;
 
   std::unique_ptr<File> file_;
   CheckpointHeader header_;

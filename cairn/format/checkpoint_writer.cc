@@ -44,7 +44,7 @@ Result<std::vector<uint64_t>> write_data(File& file,
   for (uint64_t i = 0; i < layout.chunks; ++i) {
     const Chunk chunk = layout.chunk(i);
     const std::span<std::byte> rows = data.room(chunk.bytes);
-    source(layout.tensors[chunk.tensor], chunk.first_row, chunk.rows, rows);
+    CAIRN_TRY(source(layout.tensors[chunk.tensor], chunk.first_row, chunk.rows, rows));
     checksums.push_back(xxh3(rows));
     CAIRN_TRY(data.flush_if_full());
   }

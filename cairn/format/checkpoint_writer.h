@@ -12,7 +12,7 @@
 namespace cairn {
 
 // Fills `out` with the rows [first_row, first_row + rows) of one tensor, row_bytes each, dense.
-using RowSource = std::function<void(
+using RowSource = std::function<Result<void>(
     const CheckpointTensor& tensor, uint64_t first_row, uint64_t rows, std::span<std::byte> out)>;
 
 // Asks `source` for every tensor's rows in the file's order, about 1 MiB at a time, and holds no

@@ -84,10 +84,11 @@ inline std::byte sample_byte(const CheckpointTensor& tensor, uint64_t row, uint6
 
 inline RowSource sample_rows(uint64_t salt = 0) {
   return [salt](const CheckpointTensor& tensor, uint64_t first_row, uint64_t rows,
-                std::span<std::byte> out) {
+                std::span<std::byte> out) -> Result<void> {
     for (uint64_t row = 0; row < rows; ++row)
       for (uint64_t i = 0; i < tensor.row_bytes; ++i)
         out[row * tensor.row_bytes + i] = sample_byte(tensor, first_row + row, i + salt);
+    return {};
   };
 }
 
