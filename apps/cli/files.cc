@@ -72,6 +72,16 @@ std::string kind_text(const CheckpointSlot& slot) {
                      slot.sinks > 0 ? fmt::format(" + {} sinks", slot.sinks) : "");
 }
 
+// "0, 88-200": inclusive.
+std::string resume_text(const CheckpointInfo& info) {
+  std::string text;
+  for (const PositionRun& run : resume_positions(info)) {
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", run.first);
+    if (run.count > 1) text += fmt::format("-{}", run.first + run.count - 1);
+  }
+  return text;
+}
+
 // Layers that are stored alike share a row. Of a family in two forms, one that covers nothing is
 // left out.
 Table slot_table(const CheckpointInfo& info) {
@@ -124,7 +134,9 @@ Result<std::string> text_of(const CheckpointInfo& info,
 }
 
 Json json_of(const CheckpointInfo& info) {
-  Json slots = Json::array();
+  Json slots = Json::array(), resumes = Json::array();
+  for (const PositionRun& run : resume_positions(info))
+    resumes.push_back({{"begin", run.first}, {"end", run.first + run.count}});
   for (const CheckpointSlot& slot : info.slots) {
     Json families = Json::array();
     for (const CheckpointFamily& family : slot.families)
@@ -153,6 +165,7 @@ Json json_of(const CheckpointInfo& info) {
           {"scheme", info.scheme},
           {"fingerprint", hex(info.fingerprint)},
           {"positions", info.length},
+          {"resumes_at", std::move(resumes)},
           {"tokens", info.tokens},
           {"state_bytes", bytes_of(info)},
           {"slots", std::move(slots)}};
@@ -176,6 +189,7 @@ std::string summary(const CheckpointInfo& info,
                               (pending > 0 ? fmt::format(", and {} tokens not yet computed",
                                                          with_commas(pending))
                                            : "")});
+  table.add({"resumes at", resume_text(info)});
   table.add(
       {"state", fmt::format("{}, {} bytes per position", megabytes(bytes_of(info)),
                             with_commas(info.length > 0 ? bytes_of(info) / info.length : 0))});

@@ -44,6 +44,28 @@ bool can_resume_at(const CheckpointInfo& info, Pos position) {
   });
 }
 
+std::vector<PositionRun> resume_positions(const CheckpointInfo& info) {
+  // Where the answer may change: a length is the sender's word, so it is not counted through.
+  std::vector<Pos> borders{0, 1, info.encoded_after, info.length};
+  for (const CheckpointSlot& slot : info.slots) {
+    borders.push_back(std::min(slot.sinks, info.length) + 1);
+    if (slot.first_kept <= info.length && slot.window <= info.length - slot.first_kept + 1)
+      borders.push_back(slot.first_kept + slot.window - 1);
+  }
+  std::ranges::sort(borders);
+  std::vector<PositionRun> runs;
+  for (size_t i = 0; i < borders.size() && borders[i] <= info.length; ++i) {
+    const Pos end =
+        i + 1 < borders.size() ? std::min(borders[i + 1], info.length + 1) : info.length + 1;
+    if (borders[i] == end || !can_resume_at(info, borders[i])) continue;
+    if (!runs.empty() && runs.back().first + runs.back().count == borders[i])
+      runs.back().count += end - borders[i];
+    else
+      runs.push_back({borders[i], end - borders[i]});
+  }
+  return runs;
+}
+
 bool holds_window(const CheckpointSlot& slot, Pos length) {
   if (slot.first_kept == 0 || length <= slot.sinks) return true;
   const Pos first_needed =

@@ -138,6 +138,9 @@ struct PositionRun {
   Pos count = 0;
 };
 
+// All positions that can_resume_at says yes to: ascending runs with gaps between them.
+std::vector<PositionRun> resume_positions(const CheckpointInfo& info);
+
 // How often families lists each family: 2 where the slot has an exact form beside the encoded one.
 size_t forms_of(const CheckpointSlot& slot);
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/random.h"
 #include "tests/support/sample_checkpoint.h"
 
 namespace cairn::testing {
@@ -78,6 +79,44 @@ TEST(Checkpoint, CanResumeWhereEverySlotHoldsWhatAQuerySees) {
   EXPECT_FALSE(can(3));
   EXPECT_TRUE(can(2));  // only sinks
   EXPECT_TRUE(can(0));
+}
+
+TEST(Checkpoint, ListsThePositionsWhereItResumes) {
+  for (uint64_t seed = 0; seed < 2000; ++seed) {
+    Random random(seed);
+    CheckpointInfo info;
+    info.length = random.below(40);
+    info.encoded_after = random.below(2) * random.below(50);
+    for (uint64_t slots = random.below(4); slots > 0; --slots) {
+      CheckpointSlot slot{.is_fixed = random.one_in(8)};
+      if (!slot.is_fixed && random.below(2) != 0) {
+        slot.window = 1 + random.below(20);
+        slot.sinks = random.below(6);
+        slot.first_kept = random.below(2) * (slot.sinks + 1 + random.below(20));
+      }
+      info.slots.push_back(slot);
+    }
+    std::vector<bool> listed(info.length + 1);
+    Pos free_from = 0;
+    for (const PositionRun& run : resume_positions(info)) {
+      ASSERT_GT(run.count, 0u);
+      ASSERT_GE(run.first, free_from) << "seed " << seed;
+      free_from = run.first + run.count + 1;
+      for (Pos i = 0; i < run.count; ++i) listed.at(run.first + i) = true;
+    }
+    for (Pos position = 0; position <= info.length; ++position)
+      ASSERT_EQ(listed[position], can_resume_at(info, position))
+          << position << " of " << info.length << ", seed " << seed;
+  }
+}
+
+TEST(Checkpoint, ListsWhereItResumesHoweverLongItSaysItIs) {
+  CheckpointInfo info;
+  info.length = UINT64_MAX - 1;
+  info.slots = {{.window = UINT64_MAX, .sinks = UINT64_MAX, .first_kept = UINT64_MAX}};
+  const std::vector<PositionRun> all = resume_positions(info);
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].count, UINT64_MAX);
 }
 
 TEST(Checkpoint, TheFingerprintIsOfTheReaderNotOfTheConversation) {
