@@ -24,7 +24,7 @@ namespace cairn {
 
 inline constexpr uint64_t kChunkBytes = 256 << 10;
 inline constexpr uint64_t kMaxRowBytes =
-    16 << 20;  // of one position in one tensor: bounds what a chunk can take
+    1 << 30;  // of one position in one tensor: bounds what a chunk can take
 
 struct CheckpointTensor {
   static constexpr uint32_t kTokens = UINT32_MAX;

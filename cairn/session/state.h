@@ -21,6 +21,7 @@ struct Sequence {
 struct SlotIndex {
   size_t group = 0;
   size_t place = 0;
+  bool operator==(const SlotIndex&) const = default;
 };
 
 // The slots of a session with the same retention share one state, and all recurrent slots one.

@@ -54,13 +54,30 @@ SlotSpec make_slot(const StateKind& kind, const AttentionShape& shape, Retention
           .max_positions = shape.max_positions};
 }
 
+std::vector<SlotSpec> attention_samples() {
+  return {attention({.heads = 2, .head_dim = 64}),
+          attention({.heads = 1, .head_dim = 64, .value_dim = 128})};
+}
+
+std::vector<SlotSpec> window_samples() {
+  return {window({.heads = 1, .head_dim = 64, .window = 20, .sinks = 3, .rewind = 10}),
+          window({.heads = 1, .head_dim = 64, .window = 90, .rewind = 40}),
+          window({.heads = 2, .head_dim = 64, .window = 300, .sinks = 70})};
+}
+
 }  // namespace
 
-const StateKind kAttention = {
-    .id = {1}, .name = "attention", .families = kFamilies, .validate = validate_attention};
+const StateKind kAttention = {.id = {1},
+                              .name = "attention",
+                              .families = kFamilies,
+                              .validate = validate_attention,
+                              .samples = attention_samples};
 
-const StateKind kWindow = {
-    .id = {2}, .name = "window", .families = kFamilies, .validate = validate_window};
+const StateKind kWindow = {.id = {2},
+                           .name = "window",
+                           .families = kFamilies,
+                           .validate = validate_window,
+                           .samples = window_samples};
 
 SlotSpec attention(const AttentionShape& shape) {
   return make_slot(kAttention, shape, {.window = shape.window, .sinks = shape.sinks});

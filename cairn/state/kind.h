@@ -54,6 +54,9 @@ struct StateKind {
   std::string_view name;
   std::span<const Family* const> families;  // those a slot of this kind may have, in storage order
   Result<void> (*validate)(const SlotSpec& slot);  // BadInput names what is wrong
+  // Slots that suites walk: small ones of every shape and retention that may behave differently,
+  // with vectors of a multiple of 64 numbers, which every encoding takes.
+  std::vector<SlotSpec> (*samples)();
 };
 
 // One state-owning layer of a model.
@@ -86,7 +89,8 @@ inline constexpr FamilyId kRope = kRopeFamily.id;
 inline constexpr FamilyId kIndex = kIndexFamily.id;
 inline constexpr FamilyId kConv = kConvFamily.id;
 inline constexpr FamilyId kRecurrentTensor = kRecurrentFamily.id;
-inline constexpr size_t kMostTensors = 16;  // of a recurrent slot
+inline constexpr size_t kMostTensors = 16;                         // of a recurrent slot
+inline constexpr uint64_t kMostTensorNumbers = uint64_t{1} << 28;  // 1 GiB, as in a file
 
 // Keys and values of grouped-query attention.
 struct AttentionShape {

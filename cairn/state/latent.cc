@@ -39,13 +39,28 @@ SlotSpec make_slot(const StateKind& kind, const LatentShape& shape) {
   return slot;
 }
 
+std::vector<SlotSpec> latent_samples() {
+  return {latent({.latent_dim = 128, .rope_dim = 64}),
+          latent({.latent_dim = 64, .rope_dim = 64, .index_dim = 128})};
+}
+
+std::vector<SlotSpec> latent_draft_samples() {
+  return {latent_draft({.latent_dim = 128, .rope_dim = 64})};
+}
+
 }  // namespace
 
-const StateKind kLatentKind = {
-    .id = {3}, .name = "latent", .families = kFamilies, .validate = validate_latent};
+const StateKind kLatentKind = {.id = {3},
+                               .name = "latent",
+                               .families = kFamilies,
+                               .validate = validate_latent,
+                               .samples = latent_samples};
 
-const StateKind kLatentDraftKind = {
-    .id = {4}, .name = "latent-draft", .families = kDraftFamilies, .validate = validate_latent};
+const StateKind kLatentDraftKind = {.id = {4},
+                                    .name = "latent-draft",
+                                    .families = kDraftFamilies,
+                                    .validate = validate_latent,
+                                    .samples = latent_draft_samples};
 
 SlotSpec latent(const LatentShape& shape) { return make_slot(kLatentKind, shape); }
 

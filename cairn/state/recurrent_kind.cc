@@ -17,6 +17,9 @@ Result<void> validate_recurrent(const SlotSpec& slot) {
     if (!tensor.family->is_fixed || tensor.heads == 0 || tensor.width == 0)
       return fail(Code::BadInput, "recurrent: {} is [{}, {}], expected a fixed tensor with numbers",
                   tensor.family->name, tensor.heads, tensor.width);
+    if (uint64_t{tensor.heads} * tensor.width > kMostTensorNumbers)
+      return fail(Code::BadInput, "recurrent: {} is [{}, {}], expected at most {} numbers",
+                  tensor.family->name, tensor.heads, tensor.width, kMostTensorNumbers);
     for (size_t other = 0; other < i; ++other)
       if (slot.families[other].family->id == tensor.family->id)
         return fail(Code::BadInput, "recurrent: {} appears twice", tensor.family->name);
@@ -29,10 +32,18 @@ Result<void> validate_recurrent(const SlotSpec& slot) {
   return {};
 }
 
+std::vector<SlotSpec> recurrent_samples() {
+  return {recurrent({{&kConvFamily, 3, 40}, {&kRecurrentFamily, 2, 24}}),
+          recurrent({{&kRecurrentFamily, 1, 7}})};
+}
+
 }  // namespace
 
-const StateKind kRecurrentKind = {
-    .id = {5}, .name = "recurrent", .families = kFamilies, .validate = validate_recurrent};
+const StateKind kRecurrentKind = {.id = {5},
+                                  .name = "recurrent",
+                                  .families = kFamilies,
+                                  .validate = validate_recurrent,
+                                  .samples = recurrent_samples};
 
 SlotSpec recurrent(std::vector<FamilySpec> tensors, Advance advance, Pos max_positions) {
   return {.kind = &kRecurrentKind,

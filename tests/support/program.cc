@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <set>
 
@@ -13,14 +13,26 @@
 namespace cairn::testing {
 namespace {
 
-// A small whole number: exact in every raw encoding.
-float number_of(uint64_t stamp, size_t slot, size_t family, uint32_t head, uint32_t dim) {
-  const uint64_t mixed = scatter(stamp * 1000003 + slot * 10007 + family * 1009 + head * 101 + dim);
-  return static_cast<float>(static_cast<int>(mixed % 255) - 127);
+// The vectors that are written: stretches of one list of small whole numbers, which every raw
+// encoding holds exactly. Few enough to remember what an encoding makes of each.
+constexpr size_t kVectors = 4096, kBetween = 16, kWidest = 1024;
+
+const float* vector_at(size_t index) {
+  static const std::vector<float> numbers = [] {
+    Random random(1);
+    std::vector<float> list(kVectors * kBetween + kWidest);
+    for (float& number : list) number = static_cast<float>(random.below(255)) - 127;
+    return list;
+  }();
+  return numbers.data() + index * kBetween;
+}
+
+size_t index_of(uint64_t stamp, size_t slot, size_t family, uint32_t head) {
+  return scatter(stamp * 1000003 + slot * 10007 + family * 1009 + head * 101) % kVectors;
 }
 
 // One vector as a place stores it: through encode and decode once.
-std::vector<float> stored(const FamilyPlace& place, const std::vector<float>& numbers) {
+std::vector<float> stored(const FamilyPlace& place, const float* numbers) {
   const Codec& codec = place.codec;
   std::vector<std::byte> bytes(codec.geometry.record_bytes() + 64);
   Records record{.count = 1, .capacity = 1};
@@ -33,7 +45,7 @@ std::vector<float> stored(const FamilyPlace& place, const std::vector<float>& nu
     offset += plane.record_bytes;
   }
   std::vector<float> back(codec.width);
-  codec.encoding->functions().encode(codec, numbers.data(), record);
+  codec.encoding->functions().encode(codec, numbers, record);
   codec.encoding->functions().decode(codec, record, back.data());
   return back;
 }
@@ -54,26 +66,36 @@ uint64_t chain_of(const std::vector<uint64_t>& stamps, size_t count) {
   return h;
 }
 
-constexpr FamilySpec kConvTensor{&kConvFamily, 3, 40};
-constexpr FamilySpec kStateTensor{&kRecurrentFamily, 2, 24};
-constexpr std::array kTensors = {kConvTensor, kStateTensor};
 size_t numbers_of(const FamilySpec& tensor) { return size_t{tensor.heads} * tensor.width; }
 
-void replay_chain(const void*,
+// Of a slot with the tensors that `families`, a std::vector<FamilySpec>, lists.
+void replay_chain(const void* families,
                   const float* const* previous,
                   const std::byte* inputs,
                   Pos count,
                   float* const* next) {
-  for (size_t tensor = 0; tensor < kTensors.size(); ++tensor) {
-    auto h = static_cast<uint64_t>(previous[tensor][0]);
+  for (const FamilySpec& tensor : *static_cast<const std::vector<FamilySpec>*>(families)) {
+    auto h = static_cast<uint64_t>((*previous++)[0]);
     for (Pos i = 0; i < count; ++i) {
       uint64_t stamp = 0;
       std::memcpy(&stamp, inputs + i * sizeof(stamp), sizeof(stamp));
       h = advance_chain(h, stamp);
     }
-    for (size_t element = 0; element < numbers_of(kTensors[tensor]); ++element)
-      next[tensor][element] = tensor_number(h, element);
+    float* numbers = *next++;
+    for (size_t element = 0; element < numbers_of(tensor); ++element)
+      numbers[element] = tensor_number(h, element);
   }
+}
+
+// The same slots, but that recurrent ones are replayed.
+std::vector<SlotSpec> replayed(std::vector<SlotSpec> slots) {
+  static std::deque<std::vector<FamilySpec>> families;  // for as long as sessions may point there
+  for (SlotSpec& slot : slots)
+    if (slot.families[0].family->is_fixed)
+      slot.advance = {.function = replay_chain,
+                      .model = &families.emplace_back(slot.families),
+                      .input_bytes = sizeof(uint64_t)};
+  return slots;
 }
 
 bool is_recurrent(const SlotSpec& slot) { return slot.families[0].family->is_fixed; }
@@ -88,22 +110,24 @@ class Runner {
  public:
   explicit Runner(const Program& program)
       : program_(program),
-        scheme_(parse_scheme(program.scheme).value()),
+        scheme_(parse_scheme(program.scheme, *program.registry).value()),
+        after_(std::ranges::all_of(program.spec.slots, is_recurrent) ? 0 : scheme_.after),
         memory_({.max_bytes = program.max_bytes}) {
     for (int i = 0; i < 2; ++i)
-      sessions_.push_back(
-          open_session(program.spec, scheme_, memory_, {.page_positions = program.page_positions})
-              .value());
+      sessions_.push_back(open_session(program.spec, scheme_, memory_,
+                                       {.page_positions = program.page_positions},
+                                       *program.registry)
+                              .value());
   }
 
-  std::optional<std::string> run() {
+  Outcome run() {
     for (size_t i = 0; i < program_.ops.size() && !wrong_; ++i) {
       op_ = i;
       apply(program_.ops[i]);
       check_all();
     }
     if (!wrong_) check_end();
-    return wrong_;
+    return {wrong_, encodings_};
   }
 
  private:
@@ -131,7 +155,7 @@ class Runner {
     const Pos length = plain.stamps.size();
     if (to > length) return false;
     if (to == length || to == 0) return true;
-    if (length >= scheme_.after && to < scheme_.after) return false;
+    if (length >= after_ && to < after_) return false;
     for (size_t slot = 0; slot < program_.spec.slots.size(); ++slot) {
       if (is_recurrent(program_.spec.slots[slot])) return false;
       const Retention& r = program_.spec.slots[slot].retention;
@@ -144,7 +168,7 @@ class Runner {
   }
 
   bool is_exact(Pos position, Pos length) const {
-    return length < scheme_.after || position < scheme_.keeps_exact();
+    return length < after_ || position < scheme_.keeps_exact();
   }
 
   // --- the operations ---
@@ -162,11 +186,11 @@ class Runner {
     if (!key) return;
     switch (op.verb) {
       case Op::Verb::append:
-        return step(*key, op, Outcome::commit);
+        return step(key->first, batch_of(*key, op), op.amount, End::commit);
       case Op::Verb::append_part:
-        return step(*key, op, Outcome::keep);
+        return step(key->first, batch_of(*key, op), op.amount, End::keep);
       case Op::Verb::drop_step:
-        return step(*key, op, Outcome::drop);
+        return step(key->first, batch_of(*key, op), op.amount, End::drop);
       case Op::Verb::fork:
         return fork(*key);
       case Op::Verb::truncate:
@@ -185,10 +209,14 @@ class Runner {
     Plain plain;
     plain.held.resize(program_.spec.slots.size());
     const size_t session = op.which % sessions_.size();
-    plains_.emplace(Key{session, sessions_[session].start()}, std::move(plain));
+    const SeqId seq = sessions_[session].start();
+    plains_.emplace(Key{session, seq}, std::move(plain));
+    // Short runs and cuts seldom come as far as the length at which a sequence is encoded.
+    if (const Pos before = 1 + op.amount % 30; after_ > before && op.amount % 3 != 0)
+      step(session, {{seq, after_ - before}}, op.amount, End::commit);
   }
 
-  enum class Outcome { commit, keep, drop };
+  enum class End { commit, keep, drop };
 
   // Up to three of the session's sequences, ragged.
   std::vector<Run> batch_of(Key key, const Op& op) {
@@ -201,7 +229,7 @@ class Runner {
     for (Run& run : batch) {
       const Pos length = plains_.at({key.first, run.seq}).stamps.size();
       run.count = length >= program_.longest ? 0 : std::min(run.count, program_.longest - length);
-      const Pos most = length < scheme_.after ? scheme_.after - length : UINT64_MAX;
+      const Pos most = length < after_ ? after_ - length : UINT64_MAX;
       expect(sessions_[key.first].max_run(run.seq) == most, "max_run");
       if (run.count > most) {
         expect(!sessions_[key.first].plan({run}), "a run crosses the position of encoding");
@@ -211,44 +239,44 @@ class Runner {
     return batch;
   }
 
-  void step(Key key, const Op& op, Outcome outcome) {
-    Session& session = sessions_[key.first];
-    const std::vector<Run> batch = batch_of(key, op);
-    auto step = session.plan(batch, outcome == Outcome::keep ? Round::yes : Round::no);
+  void step(size_t owner, const std::vector<Run>& batch, uint32_t amount, End end) {
+    Session& session = sessions_[owner];
+    auto step = session.plan(batch, end == End::keep ? Round::yes : Round::no);
     if (!step) {
       expect(step.error().code == Code::NoSpace, "plan: " + step.error().message);
       return;  // check_all sees that nothing has changed
     }
     std::vector<Stamps> stamps;
     for (const Run& run : batch) {
-      stamps.push_back(plains_.at({key.first, run.seq}).stamps);
+      stamps.push_back(plains_.at({owner, run.seq}).stamps);
       for (Pos i = 0; i < run.count; ++i) stamps.back().push_back(++stamp_);
     }
-    if (outcome == Outcome::drop && op.amount % 2) return;  // not even written
+    if (end == End::drop && amount % 2) return;  // not even written
     for (SlotId slot : session.slots()) {
       if (is_recurrent(spec(slot)))
         write_tensors(*step, slot, batch, stamps);
       else
-        write_records(*step, slot, batch, stamps, op.amount);
+        write_records(*step, slot, batch, stamps, amount);
     }
     for (size_t run = 0; run < batch.size(); ++run)
       if (batch[run].count > 0 && op_ % 8 == 0)
         check_view(session, *step, batch[run].count, stamps[run], run);
-    if (outcome == Outcome::drop) return;
+    if (end == End::drop) return;
     std::vector<Pos> keep;
     for (const Run& run : batch)
-      keep.push_back(outcome == Outcome::keep ? scatter(op.amount + keep.size()) % (run.count + 1)
-                                              : run.count);
-    if (outcome == Outcome::keep)
+      keep.push_back(end == End::keep ? scatter(amount + keep.size()) % (run.count + 1)
+                                      : run.count);
+    if (end == End::keep)
       step->commit(keep);
     else
       step->commit();
     for (size_t run = 0; run < batch.size(); ++run)
-      commit_plain(plains_.at({key.first, batch[run].seq}), stamps[run], keep[run]);
+      commit_plain(plains_.at({owner, batch[run].seq}), stamps[run], keep[run]);
   }
 
   void commit_plain(Plain& plain, const Stamps& stamps, Pos keep) {
     const Pos length = plain.stamps.size();
+    encodings_ += length < after_ && length + keep >= after_;
     plain.stamps.assign(stamps.begin(), stamps.begin() + static_cast<ptrdiff_t>(length + keep));
     for (auto& held : plain.held)
       for (Pos p = length; p < length + keep; ++p) held.insert(p);
@@ -269,9 +297,9 @@ class Runner {
       for (size_t run = 0; run < batch.size(); ++run)
         for (Pos i = 0; i < batch[run].count; ++i, ++row)
           for (uint32_t head = 0; head < family.heads; ++head)
-            for (uint32_t dim = 0; dim < family.width; ++dim)
-              numbers[row * position_stride + head * head_stride + dim] = number_of(
-                  stamps[run][stamps[run].size() - batch[run].count + i], slot.value, f, head, dim);
+            std::copy_n(vector_at(index_of(stamps[run][stamps[run].size() - batch[run].count + i],
+                                           slot.value, f, head)),
+                        family.width, &numbers[row * position_stride + head * head_stride]);
       const uint32_t parts = 1 + amount % 3;
       for (uint32_t part = 0; part < parts; ++part)
         step.write(slot, family.family->id,
@@ -288,7 +316,7 @@ class Runner {
     for (size_t run = 0; run < batch.size(); ++run) {
       const Pos count = batch[run].count, before = stamps[run].size() - count;
       if (count == 0) continue;
-      for (const FamilySpec& tensor : kTensors) {
+      for (const FamilySpec& tensor : spec(slot).families) {
         check_tensor(step.previous(slot, tensor.family->id, run), slot, tensor, stamps[run], before,
                      "before the step");
         uint64_t h = chain_of(stamps[run], before);
@@ -329,19 +357,27 @@ class Runner {
       std::vector<float> numbers((range.end - range.begin) * family.heads * width);
       decode(view, run, family.family->id, range.begin, range.end - range.begin, numbers.data());
       const float* read = numbers.data();
-      std::vector<float> expected(width);
       for (Pos p = range.begin; p < range.end; ++p)
         for (uint32_t head = 0; head < family.heads; ++head, read += width) {
-          for (uint32_t dim = 0; dim < width; ++dim)
-            expected[dim] = number_of(stamps[p], slot.value, f, head, dim);
-          if (!is_exact(p, length) && !is_raw(family.codec)) expected = stored(family, expected);
-          if (std::memcmp(read, expected.data(), width * sizeof(float)) != 0)
+          const size_t index = index_of(stamps[p], slot.value, f, head);
+          const float* expected = is_exact(p, length) || is_raw(family.codec)
+                                      ? vector_at(index)
+                                      : remembered(slot, f, family, index);
+          if (std::memcmp(read, expected, width * sizeof(float)) != 0)
             return expect(false, fmt::format("slot {} {} position {} of {} head {} reads {} ..., "
                                              "expected {} ...",
                                              slot.value, family.family->name, p, length, head,
                                              read[0], expected[0]));
         }
     }
+  }
+
+  // What the slot's encoding makes of a vector.
+  const float* remembered(SlotId slot, size_t f, const FamilyPlace& place, size_t index) {
+    auto& vectors = remembered_[{slot, f}];
+    vectors.resize(kVectors);
+    if (vectors[index].empty()) vectors[index] = stored(place, vector_at(index));
+    return vectors[index].data();
   }
 
   // In an open step every new position's query finds what it sees.
@@ -416,7 +452,7 @@ class Runner {
   void check_held(const Snapshot& snapshot, SlotId slot, const Plain& plain) {
     const Pos length = plain.stamps.size();
     if (is_recurrent(spec(slot))) {
-      for (const FamilySpec& tensor : kTensors)
+      for (const FamilySpec& tensor : spec(slot).families)
         check_tensor(snapshot.tensor(slot, tensor.family->id), slot, tensor, plain.stamps, length,
                      "at rest");
       return;
@@ -439,11 +475,14 @@ class Runner {
 
   const Program& program_;
   const Scheme scheme_;
+  const Pos after_;  // fixed tensors are never encoded
   Memory memory_;
   std::vector<Session> sessions_;
   std::map<Key, Plain> plains_;
+  std::map<std::pair<SlotId, size_t>, std::vector<std::vector<float>>> remembered_;  // per family
   uint64_t stamp_ = 0;
   size_t op_ = 0;
+  size_t encodings_ = 0;
   std::optional<std::string> wrong_;
 };
 
@@ -478,41 +517,25 @@ ModelSpec mixed_spec() {
   return spec;
 }
 
-ModelSpec wide_spec() {
-  ModelSpec spec{.identity = sha256("wide")};
-  spec.slots = {
-      attention({.heads = 2, .head_dim = 64}),
-      window({.heads = 1, .head_dim = 64, .window = 20, .sinks = 3, .rewind = 10}),
-      window({.heads = 1, .head_dim = 64, .window = 90, .rewind = 40}),
+std::vector<KindModel> kind_models(const Registry& registry) {
+  std::vector<KindModel> models;
+  const auto add = [&](std::string name, std::vector<SlotSpec> slots) {
+    models.push_back({name, {.identity = sha256(name), .slots = slots}});
+    if (!std::ranges::any_of(slots, is_recurrent)) return;
+    models.back().name += "_held";
+    models.push_back({name + "_replayed", {.identity = sha256(name), .slots = replayed(slots)}});
   };
-  return spec;
+  std::vector<SlotSpec> all;
+  for (const StateKind* kind : registry.kinds) {
+    const std::vector<SlotSpec> samples = kind->samples();
+    add(std::string(kind->name), samples);
+    all.push_back(samples.back());
+  }
+  add("all", all);
+  return models;
 }
 
-ModelSpec latent_spec() {
-  ModelSpec spec{.identity = sha256("latent")};
-  spec.slots = {
-      latent({.latent_dim = 128, .rope_dim = 64}),
-      latent({.latent_dim = 64, .rope_dim = 64, .index_dim = 128}),
-      latent_draft({.latent_dim = 128, .rope_dim = 64}),
-  };
-  return spec;
-}
-
-ModelSpec hybrid_spec(Rounds rounds) {
-  const Advance advance = rounds == Rounds::replayed
-                              ? Advance{.function = replay_chain, .input_bytes = sizeof(uint64_t)}
-                              : Advance{};
-  ModelSpec spec{.identity = sha256("hybrid")};
-  spec.slots = {
-      recurrent({kTensors.begin(), kTensors.end()}, advance),
-      attention({.heads = 1, .head_dim = 64}),
-      recurrent({kTensors.begin(), kTensors.end()}, advance),
-      window({.heads = 1, .head_dim = 64, .window = 30, .rewind = 20}),
-  };
-  return spec;
-}
-
-std::optional<std::string> run(const Program& program) { return Runner(program).run(); }
+Outcome run(const Program& program) { return Runner(program).run(); }
 
 Program shrink(Program failing) {
   for (size_t chunk = failing.ops.size() / 2; chunk > 0; chunk /= 2)
@@ -521,7 +544,7 @@ Program shrink(Program failing) {
       const auto first = smaller.ops.begin() + static_cast<ptrdiff_t>(begin);
       smaller.ops.erase(
           first, first + static_cast<ptrdiff_t>(std::min(chunk, smaller.ops.size() - begin)));
-      if (run(smaller))
+      if (run(smaller).wrong)
         failing = std::move(smaller);
       else
         begin += chunk;

@@ -40,6 +40,7 @@ struct Op {
 
 struct Program {
   ModelSpec spec;
+  const Registry* registry = &builtin();
   std::string scheme = "f32";
   uint32_t page_positions = 16;
   uint64_t max_bytes = uint64_t{1} << 32;  // of the memory: small ones make plans fail
@@ -50,19 +51,26 @@ struct Program {
 
 std::vector<Op> random_ops(uint64_t seed, size_t count);
 
-// Attention and window slots of several windows, with and without sinks, of widths 8 to 24.
+// Attention and window slots of several windows, with and without sinks, of widths 8 to 24: too
+// narrow for encodings in groups.
 ModelSpec mixed_spec();
-// The same kinds with heads of 64 numbers, as encodings in groups want them.
-ModelSpec wide_spec();
-// Latents with and without index keys.
-ModelSpec latent_spec();
-// Recurrent slots beside attention and a window. Their rounds are replayed, or hold a state per
-// position.
-enum class Rounds { replayed, held };
-ModelSpec hybrid_spec(Rounds rounds);
 
-// Runs it. What went wrong, or nothing.
-std::optional<std::string> run(const Program& program);
+// What suites that walk the kinds of a registry hold: a model of each kind's samples, and one of
+// all kinds together. Where there are fixed tensors, one whose rounds hold a state per position and
+// one whose rounds are replayed.
+struct KindModel {
+  std::string name;
+  ModelSpec spec;
+};
+std::vector<KindModel> kind_models(const Registry& registry = builtin());
+
+// Runs it. What went wrong, or nothing; and how often a sequence reached the length at which it is
+// encoded.
+struct Outcome {
+  std::optional<std::string> wrong;
+  size_t encodings = 0;
+};
+Outcome run(const Program& program);
 
 // Leaves out halves, quarters, ... of the operations as long as it still fails.
 Program shrink(Program failing);
