@@ -52,6 +52,7 @@ struct RecordInfo {
   std::vector<int32_t> tokens;  // its own, after the parent's
   uint64_t length = 0;          // tokens from the first one on, its own included
   uint64_t payload_bytes = 0;
+  bool operator==(const RecordInfo&) const = default;
 };
 
 // A record to be written. `fill` is called once, on the writing thread, with payload_bytes.

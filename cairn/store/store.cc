@@ -1,0 +1,385 @@
+#include "cairn/store/store.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include "cairn/core/bytes.h"
+#include "cairn/store/index.h"
+#include "cairn/store/segment.h"
+
+namespace cairn {
+namespace {
+
+std::string index_path(const std::string& folder) { return folder + "/index.sqlite"; }
+std::string segments_path(const std::string& folder) { return folder + "/segments"; }
+
+std::vector<StoredRecord> without_places(std::vector<IndexedRecord> found) {
+  std::vector<StoredRecord> records;
+  records.reserve(found.size());
+  for (IndexedRecord& each : found) records.push_back(std::move(each.record));
+  return records;
+}
+
+void check(const NewRecord& record) {
+  const RecordInfo& info = record.info;
+  CAIRN_CHECK(!info.key.name.is_zero(), "record: without a name");
+  CAIRN_CHECK(info.key.name != info.parent, "record: its own parent");
+  CAIRN_CHECK(info.tokens.size() <= kMaxRecordTokens, "record: {} tokens, at most {}",
+              info.tokens.size(), kMaxRecordTokens);
+  CAIRN_CHECK(info.payload_bytes <= kMaxPayloadBytes, "record: {} bytes, at most {}",
+              info.payload_bytes, kMaxPayloadBytes);
+}
+
+}  // namespace
+
+struct Store::State {
+  State(std::string where, const StoreOptions& options)
+      : fs(*options.fs),
+        folder(std::move(where)),
+        segments(segments_path(folder)),
+        max_bytes(options.max_bytes),
+        appender(fs, segments, options.segment_bytes),
+        readers(fs, segments) {}
+
+  std::string path_of(uint64_t segment) const { return segments + "/" + segment_name(segment); }
+
+  Result<void> write(std::span<const NewRecord> records);
+  Result<std::vector<const NewRecord*>> missing(std::span<const NewRecord> records);
+  Result<Index::Inserted> append(std::span<const NewRecord* const> records,
+                                 std::span<const RecordKey> keys);
+  Result<std::span<const std::byte>> read(const IndexedRecord& row, AlignedBuffer& buffer);
+  Result<void> evict(int64_t before, uint64_t expected_excess);
+  Result<void> give_back_freed();
+  Result<void> unlink_empty();
+  enum class Closed { trusted, looked_into };
+  Result<void> reclaim(Closed closed);
+  Result<void> reclaim_segment(uint64_t segment);
+  Result<void> give_back_gaps(uint64_t segment);
+  Result<uint64_t> allocated_bytes();
+  Result<uint64_t> orphaned_bytes();
+
+  FileSystem& fs;
+  const std::string folder;
+  const std::string segments;
+  std::atomic<uint64_t> max_bytes;
+  std::atomic<uint64_t> evicted = 0;
+  std::unique_ptr<Index> index;
+  std::mutex writing;  // guards the appender
+  Appender appender;
+  SegmentReaders readers;
+};
+
+Store::Store(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Result<std::unique_ptr<Store>> Store::open(const std::string& folder, const StoreOptions& options) {
+  CAIRN_TRY(options.fs->make_folder(folder));
+  CAIRN_TRY(options.fs->make_folder(segments_path(folder)));
+  auto state = std::make_unique<State>(folder, options);
+  state->index = CAIRN_TRY(Index::open(index_path(folder)));
+  CAIRN_TRY(state->fs.sync_folder(folder));
+  CAIRN_TRY(state->reclaim(State::Closed::trusted));
+  return std::unique_ptr<Store>(new Store(std::move(state)));
+}
+
+Store::~Store() {
+  const std::lock_guard lock(state_->writing);
+  if (const auto closed = state_->appender.close())
+    (void)state_->index->add_closed(std::span(&*closed, 1));  // gc finds out by itself otherwise
+}
+
+const std::string& Store::folder() const { return state_->folder; }
+
+// --- finding ---------------------------------------------------------------------------------
+
+Result<bool> Store::contains(const RecordKey& key) { return state_->index->contains(key); }
+
+Result<std::optional<StoredRecord>> Store::find(const RecordKey& key) {
+  std::optional<IndexedRecord> found = CAIRN_TRY(state_->index->find(key));
+  if (!found) return std::nullopt;
+  return std::move(found->record);
+}
+
+Result<size_t> Store::longest_prefix(std::span<const RecordKey> keys) {
+  return state_->index->longest_prefix(keys);
+}
+
+Result<std::vector<StoredRecord>> Store::children(const Digest& parent, RecordKind kind) {
+  return without_places(CAIRN_TRY(state_->index->children(parent, kind)));
+}
+
+Result<std::vector<StoredRecord>> Store::owned_by(const Digest& owner, RecordKind kind) {
+  return without_places(CAIRN_TRY(state_->index->owned_by(owner, kind)));
+}
+
+Result<void> Store::for_each(const std::function<bool(const StoredRecord&)>& visit) {
+  for (int64_t row : CAIRN_TRY(state_->index->rows(Index::Order::newest_first))) {
+    const auto found = CAIRN_TRY(state_->index->find_row(row));
+    if (found && !visit(found->record)) break;
+  }
+  return {};
+}
+
+// --- reading ---------------------------------------------------------------------------------
+
+Result<std::span<const std::byte>> Store::read(const StoredRecord& record, AlignedBuffer& buffer) {
+  const auto row = CAIRN_TRY(state_->index->find_row(record.row));
+  const bool is_same = row && row->record.info == record.info;
+  if (!is_same)
+    return fail(Code::NotFound, "{}: record {} is gone", state_->folder, hex(record.info.key.name));
+  return state_->read(*row, buffer);
+}
+
+// What a row's record is told apart by: gone meanwhile (a miss), wrong for good, or an error that
+// may pass.
+Result<std::span<const std::byte>> Store::State::read(const IndexedRecord& row,
+                                                      AlignedBuffer& buffer) {
+  const RecordInfo& info = row.record.info;
+  auto bytes = readers.read(row.place, stored_bytes(info), buffer);
+  std::optional<std::string> damage;
+  if (bytes)
+    damage = damage_of(*bytes, info, row.place);
+  else if (bytes.error().code == Code::NotFound || bytes.error().code == Code::BadInput)
+    damage = bytes.error().message;
+  else
+    return bytes;
+  if (!damage) return bytes->subspan(header_bytes(info), info.payload_bytes);
+
+  const bool is_there = CAIRN_TRY(index->find_row(row.record.row)).has_value();
+  if (!is_there) return fail(Code::NotFound, "{}: record {} is gone", folder, hex(info.key.name));
+  const std::string reason = fmt::format("{}: record at byte {}: {}", path_of(row.place.segment),
+                                         row.place.offset, *damage);
+  CAIRN_TRY(index->set_aside(row.record.row, reason));
+  return fail(Code::Corrupt, "{}", reason);
+}
+
+// --- writing ---------------------------------------------------------------------------------
+
+Result<void> Store::write(std::span<const NewRecord> records) {
+  for (const NewRecord& record : records) check(record);
+  if (records.empty()) return {};
+  const std::lock_guard lock(state_->writing);
+  return state_->write(records);
+}
+
+// Those that are there may be evicted before the others are written; then they are missing in the
+// next round.
+Result<void> Store::State::write(std::span<const NewRecord> records) {
+  std::vector<RecordKey> keys;
+  uint64_t bytes = 0;
+  for (const NewRecord& record : records) {
+    keys.push_back(record.info.key);
+    bytes += stored_bytes(record.info);
+  }
+  if (bytes > max_bytes)
+    return fail(Code::NoSpace, "{}: records of {} bytes, the store holds at most {}", folder, bytes,
+                max_bytes.load());
+  for (;;) {
+    const auto wanted = CAIRN_TRY(missing(records));
+    const auto inserted = CAIRN_TRY(append(wanted, keys));
+    if (!inserted.all_there) continue;
+    // The records are there; where old ones cannot go now, the next write or gc() sees to it.
+    (void)evict(inserted.time, bytes);
+    return {};
+  }
+}
+
+Result<std::vector<const NewRecord*>> Store::State::missing(std::span<const NewRecord> records) {
+  std::vector<const NewRecord*> missing;
+  for (const NewRecord& record : records) {
+    const auto is_same = [&](const NewRecord* other) { return other->info.key == record.info.key; };
+    if (!CAIRN_TRY(index->contains(record.info.key)) && std::ranges::none_of(missing, is_same))
+      missing.push_back(&record);
+  }
+  return missing;
+}
+
+Result<Index::Inserted> Store::State::append(std::span<const NewRecord* const> records,
+                                             std::span<const RecordKey> keys) {
+  // Unless the rows are there in the end, no byte of the batch stays.
+  struct Rollback {
+    Appender* appender;
+    ~Rollback() {
+      if (appender != nullptr) appender->roll_back();
+    }
+  } rollback{&appender};
+  std::vector<IndexedRecord> rows;
+  for (const NewRecord* record : records) {
+    const Place place = CAIRN_TRY(appender.add(*record));
+    rows.push_back({.record = {.info = record->info}, .place = place});
+  }
+  if (!rows.empty()) CAIRN_TRY(appender.sync());
+  const auto inserted = CAIRN_TRY(index->insert(rows, keys));
+  rollback.appender = nullptr;
+  (void)index->add_closed(appender.keep());
+  return inserted;
+}
+
+Result<void> Store::touch(std::span<const RecordKey> keys) {
+  return keys.empty() ? Result<void>() : state_->index->touch(keys);
+}
+
+Result<uint64_t> Store::remove(std::span<const RecordKey> keys) {
+  const uint64_t bytes = CAIRN_TRY(state_->index->remove(keys));
+  CAIRN_TRY(state_->give_back_freed());
+  CAIRN_TRY(state_->unlink_empty());
+  return bytes;
+}
+
+// Rows follow the sync of their bytes, so only the index is left.
+Result<void> Store::sync() { return state_->index->sync(); }
+
+// --- upkeep ----------------------------------------------------------------------------------
+
+void Store::set_max_bytes(uint64_t bytes) { state_->max_bytes = bytes; }
+
+// Evicts what was last used before `before`. More than the expected excess may come from damaged
+// totals, so they are counted anew first.
+Result<void> Store::State::evict(int64_t before, uint64_t expected_excess) {
+  const Index::Totals totals = CAIRN_TRY(index->totals());
+  const uint64_t bytes = totals.bytes + totals.set_aside_bytes;
+  if (bytes <= max_bytes) return {};
+  if (bytes - max_bytes > expected_excess) CAIRN_TRY(index->recount());
+  for (;;) {
+    const uint64_t gone = CAIRN_TRY(index->evict(max_bytes, before));
+    evicted += gone;
+    if (gone == 0) break;
+    CAIRN_TRY(give_back_freed());
+  }
+  return unlink_empty();
+}
+
+// Holes for all that lost its row, of whatever process.
+Result<void> Store::State::give_back_freed() {
+  for (;;) {
+    const std::vector<Freed> freed = CAIRN_TRY(index->freed());
+    if (freed.empty()) return {};
+    for (const Freed& each : freed) {
+      if (each.is_shared) continue;
+      const Result<void> erased = erase(fs, segments, each.extent.place, each.extent.bytes);
+      if (!erased && erased.error().code != Code::NotFound) return erased;
+    }
+    CAIRN_TRY(index->forget_freed(freed));
+  }
+}
+
+Result<void> Store::State::unlink_empty() {
+  for (uint64_t segment : CAIRN_TRY(index->empty_segments())) {
+    const Result<void> removed = fs.remove(path_of(segment));
+    if (!removed && removed.error().code != Code::NotFound) return removed;
+    CAIRN_TRY(index->forget_segment(segment));
+  }
+  readers.forget_removed();
+  return {};
+}
+
+// What dead processes left: ranges without a row, and rooms that nobody fills any more. A segment
+// that was closed in order has none.
+Result<void> Store::State::reclaim(Closed closed) {
+  for (uint64_t segment : CAIRN_TRY(list_segments(fs, segments)))
+    if (closed == Closed::looked_into || !CAIRN_TRY(index->is_closed(segment)))
+      CAIRN_TRY(reclaim_segment(segment));
+  CAIRN_TRY(give_back_freed());
+  return unlink_empty();
+}
+
+// The lock is asked for before the rows are: nobody adds to a segment without a lock, so its rows
+// are all there are.
+Result<void> Store::State::reclaim_segment(uint64_t segment) {
+  if (!fs.is_abandoned(path_of(segment))) return {};
+  if (CAIRN_TRY(index->extents(segment)).empty()) {
+    fs.remove_abandoned(path_of(segment));
+    return {};
+  }
+  if (const auto given_back = give_back_gaps(segment);
+      !given_back && given_back.error().code != Code::NotFound)  // another process was faster
+    return given_back;
+  return index->add_closed(std::span(&segment, 1));
+}
+
+Result<void> Store::State::give_back_gaps(uint64_t segment) {
+  const std::unique_ptr<File> file = CAIRN_TRY(fs.open_update(path_of(segment)));
+  const uint64_t size = CAIRN_TRY(file->size());
+  uint64_t end = 0;
+  for (const auto& [place, bytes] : CAIRN_TRY(index->extents(segment))) {
+    if (place.offset > size || bytes > size) continue;  // a damaged row
+    if (place.offset > end) {
+      const auto punched = file->punch_hole(end, place.offset - end);
+      if (!punched && punched.error().code != Code::Unsupported) return punched;
+    }
+    end = std::max(end, place.offset + bytes);
+  }
+  return end < size ? file->set_size(end) : Result<void>();
+}
+
+Result<uint64_t> Store::gc() {
+  const uint64_t before = CAIRN_TRY(state_->allocated_bytes());
+  CAIRN_TRY(state_->index->recount());
+  CAIRN_TRY(state_->index->forget_set_aside());
+  CAIRN_TRY(state_->evict(INT64_MAX, UINT64_MAX));
+  CAIRN_TRY(state_->reclaim(State::Closed::looked_into));
+  const uint64_t after = CAIRN_TRY(state_->allocated_bytes());
+  return before - std::min(before, after);
+}
+
+Result<uint64_t> Store::State::allocated_bytes() {
+  uint64_t bytes = 0;
+  for (uint64_t segment : CAIRN_TRY(list_segments(fs, segments)))
+    if (const auto file = fs.open_read(path_of(segment)))
+      bytes += CAIRN_TRY((*file)->allocated_bytes());
+  return bytes;
+}
+
+// In segments that nobody writes, what no row claims.
+Result<uint64_t> Store::State::orphaned_bytes() {
+  uint64_t orphaned = 0;
+  for (uint64_t segment : CAIRN_TRY(list_segments(fs, segments))) {
+    const auto file = fs.open_read(path_of(segment));
+    if (!file || !fs.is_abandoned(path_of(segment))) continue;
+    const uint64_t allocated = CAIRN_TRY((*file)->allocated_bytes());
+    uint64_t claimed = 0;
+    for (const Extent& extent : CAIRN_TRY(index->extents(segment))) claimed += extent.bytes;
+    orphaned += allocated - std::min(allocated, claimed);
+  }
+  return orphaned;
+}
+
+Result<StoreReport> Store::verify(const StoreProgress& progress) {
+  StoreReport report;
+  report.damage = CAIRN_TRY(state_->index->integrity_errors());
+  const std::vector<std::string> wrong = CAIRN_TRY(state_->index->recount());
+  report.damage.insert(report.damage.end(), wrong.begin(), wrong.end());
+  const uint64_t total = CAIRN_TRY(state_->index->totals()).bytes;
+  uint64_t done = 0;
+  AlignedBuffer buffer;
+  for (int64_t row : CAIRN_TRY(state_->index->rows(Index::Order::by_place))) {
+    const auto found = CAIRN_TRY(state_->index->find_row(row));
+    if (!found) continue;
+    const auto bytes = state_->read(*found, buffer);
+    if (!bytes && bytes.error().code == Code::NotFound) continue;
+    ++report.records;
+    if (bytes)
+      report.bytes += bytes->size();
+    else
+      report.damage.push_back(bytes.error().message);
+    done += found->record.stored_bytes;
+    if (progress) progress(done, std::max(done, total));
+  }
+  report.orphaned_bytes = CAIRN_TRY(state_->orphaned_bytes());
+  return report;
+}
+
+Result<StoreUse> Store::use() {
+  const Index::Totals totals = CAIRN_TRY(state_->index->totals());
+  StoreUse use{.records = totals.records,
+               .bytes = totals.bytes,
+               .max_bytes = state_->max_bytes,
+               .set_aside = totals.set_aside,
+               .evicted = state_->evicted};
+  use.segments = CAIRN_TRY(list_segments(state_->fs, state_->segments)).size();
+  use.allocated_bytes = CAIRN_TRY(state_->allocated_bytes());
+  return use;
+}
+
+}  // namespace cairn
