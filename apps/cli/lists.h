@@ -3,6 +3,7 @@
 #define CAIRN_APPS_CLI_LISTS_H_
 
 #include <CLI/App.hpp>
+#include <string>
 
 #include "apps/config.h"
 #include "cairn/core/error.h"
@@ -11,6 +12,7 @@ namespace cairn::cli {
 
 struct ListOptions {
   bool wants_json = false;
+  std::string scheme = "f16";  // of kinds
 };
 CLI::App* add_models(CLI::App& program, ListOptions& options);
 CLI::App* add_kinds(CLI::App& program, ListOptions& options);

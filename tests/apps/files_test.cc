@@ -7,6 +7,7 @@
 namespace cairn::testing {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 class Files : public ::testing::Test {
@@ -34,6 +35,7 @@ TEST_F(Files, InspectShowsATableAndJson) {
     EXPECT_THAT(table.out, HasSubstr(part));
   const auto json = run_cairn({"inspect", state(), "--json"}).json();
   EXPECT_EQ(json["positions"], 200);
+  EXPECT_EQ(json["resumes_at"], nlohmann::json::array({{{"begin", 0}, {"end", 201}}}));
   EXPECT_EQ(json["slots"].size(), 2u);
   EXPECT_EQ(json["state_bytes"], 200 * 2 * 2 * 2 * 16 * 2);
   EXPECT_EQ(json["slots"][0]["families"][0]["encoding"], "f16");
@@ -94,8 +96,47 @@ TEST(Lists, AreTablesAndJson) {
     EXPECT_EQ(run_cairn({list}).code, 0);
     EXPECT_TRUE(run_cairn({list, "--json"}).json().is_array());
   }
-  EXPECT_THAT(run_cairn({"kinds"}).out, HasSubstr("window"));
-  EXPECT_THAT(run_cairn({"encodings"}).out, HasSubstr("bf16"));
+}
+
+const auto& named(const nlohmann::json& list, const std::string& name) {
+  for (const auto& entry : list)
+    if (entry["name"] == name) return entry;
+  throw std::runtime_error(name + " is not listed");
+}
+
+TEST(Lists, KindsSayWhatAPositionTakes) {
+  EXPECT_THAT(run_cairn({"kinds"}).out, ContainsRegex("window +2 +key +f16"));
+  const auto kinds = run_cairn({"kinds", "--json"}).json();
+  for (const auto& kind : kinds) {
+    uint64_t of_position = 0, of_sequence = 0;
+    for (const auto& family : kind["families"]) {
+      const uint64_t numbers = family["heads"].get<uint64_t>() * family["width"].get<uint64_t>();
+      const bool is_fixed = family.contains("bytes_per_sequence");
+      (is_fixed ? of_sequence : of_position) += numbers * (is_fixed ? sizeof(float) : 2);
+    }
+    EXPECT_EQ(kind["bytes_per_position"], of_position) << kind;
+    EXPECT_EQ(kind["bytes_per_sequence"], of_sequence) << kind;
+    EXPECT_GT(of_position + of_sequence, 0u) << kind;
+  }
+  EXPECT_EQ(named(kinds, "attention")["families"].size(), 2u);
+  EXPECT_EQ(named(named(kinds, "latent")["families"], "index")["encoding"], "f16");
+  EXPECT_EQ(named(kinds, "recurrent")["bytes_per_position"], 0);
+
+  const auto fine = run_cairn({"kinds", "--kv", "affine8", "--json"}).json();
+  const auto& rope = named(named(fine, "latent-draft")["families"], "rope");
+  EXPECT_EQ(rope["encoding"], "affine8-g64-f32");
+  EXPECT_EQ(rope["bytes_per_position"], rope["width"].get<uint64_t>() / 64 * (64 + 8));
+  EXPECT_EQ(run_cairn({"kinds", "--kv", "f17"}).code, 2);
+}
+
+TEST(Lists, EncodingsSayWhatAVectorTakes) {
+  EXPECT_THAT(run_cairn({"encodings"}).out, ContainsRegex("bf16 +256 +16"));
+  const auto encodings = run_cairn({"encodings", "--json"}).json();
+  EXPECT_EQ(named(encodings, "f32")["bytes_per_position"], 512);
+  EXPECT_EQ(named(encodings, "f32")["error_bound"], 0);
+  EXPECT_EQ(named(encodings, "affine8")["bytes_per_position"], 128 + 2 * (2 + 2));
+  EXPECT_EQ(named(encodings, "affine8")["width"], 128);
+  EXPECT_EQ(named(encodings, "turbo-value3")["bytes_per_position"], 128 * 3 / 8 + 4 * 2);
 }
 
 TEST(Lists, ModelsAreFoundByName) {
@@ -107,18 +148,14 @@ TEST(Lists, ModelsAreFoundByName) {
   const Ran by_name = run_cairn({"run", "tiny", "-p", "hello", "-n", "2"});
   ASSERT_EQ(unsetenv("CAIRN_MODELS"), 0);
   EXPECT_EQ(by_name.code, 0) << by_name.err;
-  const auto named = [&](const std::string& name) {
-    return *std::find_if(models.begin(), models.end(),
-                         [&](const auto& model) { return model["name"] == name; });
-  };
-  EXPECT_EQ(named("tiny")["architecture"], "llama");
-  EXPECT_EQ(named("tiny")["context"], kTinyContext);
-  EXPECT_TRUE(named("broken").contains("problem"));
+  EXPECT_EQ(named(models, "tiny")["architecture"], "llama");
+  EXPECT_EQ(named(models, "tiny")["context"], kTinyContext);
+  EXPECT_TRUE(named(models, "broken").contains("problem"));
 }
 
 TEST(Help, TeachesWithExamplesAndExitCodes) {
   EXPECT_THAT(run_cairn({"--help"}).out, HasSubstr("Exit codes"));
-  for (const char* command : {"run", "inspect", "verify"}) {
+  for (const char* command : {"run", "inspect", "verify", "kinds", "encodings"}) {
     const Ran help = run_cairn({command, "--help"});
     EXPECT_EQ(help.code, 0);
     EXPECT_THAT(help.out, HasSubstr(std::string("cairn ") + command));
