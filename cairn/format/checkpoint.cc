@@ -45,12 +45,12 @@ bool can_resume_at(const CheckpointInfo& info, Pos position) {
 }
 
 std::vector<PositionRun> resume_positions(const CheckpointInfo& info) {
-  // Where the answer may change: a length is the sender's word, so it is not counted through.
+  // Where the answer may change; one too many, a sum that wraps for instance, does no harm. The
+  // positions are not walked through, because a length is the file's word.
   std::vector<Pos> borders{0, 1, info.encoded_after, info.length};
   for (const CheckpointSlot& slot : info.slots) {
     borders.push_back(std::min(slot.sinks, info.length) + 1);
-    if (slot.first_kept <= info.length && slot.window <= info.length - slot.first_kept + 1)
-      borders.push_back(slot.first_kept + slot.window - 1);
+    borders.push_back(slot.first_kept + slot.window - 1);
   }
   std::ranges::sort(borders);
   std::vector<PositionRun> runs;
