@@ -2,11 +2,11 @@
 // process.
 //
 //   restart_bench [--json] [--program PATH] [--model NAME] [--bytes N] [--tokens N] [--restarts N]
-//   [--kv NAME] [--threads N]
+//   [--kv NAME] [--threads N] [--store]
 //
-// Runs the program itself, twice over the same text: first without a state file, then with a copy
-// of the one that was saved. Both times count from the start of the process to its first token,
-// with everything between. Both must say the same tokens.
+// Runs the program itself, twice over the same text: first without a state file (with --store:
+// without a store), then with a copy of the one that was saved. Both times count from the start of
+// the process to its first token, with everything between. Both must say the same tokens.
 #include <fmt/core.h>
 #include <sys/wait.h>
 
@@ -39,6 +39,7 @@ struct Options {
   int tokens = 64;            // generated each time
   int restarts = 5;
   int threads = 2;
+  bool uses_store = false;
 };
 
 [[noreturn]] void give_up(const std::string& why) {
@@ -85,10 +86,10 @@ std::string quoted(const std::string& word) {
 
 // What one process prints.
 Json run(const Options& options, const std::string& text, const std::string& state) {
-  const std::string command =
-      fmt::format("{} run {} -f {} --state {} -n {} --kv {} --threads {} --temp 0 --json",
-                  quoted(options.program), quoted(options.model), quoted(text), quoted(state),
-                  options.tokens, options.kv, options.threads);
+  const std::string command = fmt::format(
+      "{} run {} -f {} {} {} -n {} --kv {} --threads {} --temp 0 --json", quoted(options.program),
+      quoted(options.model), quoted(text), options.uses_store ? "--store" : "--state",
+      quoted(state), options.tokens, options.kv, options.threads);
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) give_up(command + ": cannot be started");
   std::string output;
@@ -126,14 +127,16 @@ Row measure(const Options& options) {
   std::vector<Json> restarts;
   std::vector<double> ratios;
   for (int i = 0; i < options.restarts; ++i) {
-    fs::copy_file(saved, copy, fs::copy_options::overwrite_existing);  // a run saves again
+    fs::remove_all(copy);
+    fs::copy(saved, copy, fs::copy_options::recursive);  // a run saves again
     restarts.push_back(run(options, text, copy));
     if (restarts.back().at("tokens") != cold.at("tokens"))
       give_up("the restart said other tokens than the cold run");
     ratios.push_back(number(restarts.back(), "ttft_ms") / number(cold, "ttft_ms"));
   }
   Row row{
-      .id = fmt::format("restart/{}/{}", options.model, options.kv),
+      .id = fmt::format("{}/{}/{}", options.uses_store ? "restart_store" : "restart", options.model,
+                        options.kv),
       .name = "time to first token after a restart over that of the cold run (llama.cpp: 0.0155)",
       .ratio = median(ratios),
       .better = "lower",
@@ -177,6 +180,8 @@ Options parse(int count, char** words) {
       options.tokens = whole();
     } else if (word == "--restarts") {
       options.restarts = whole();
+    } else if (word == "--store") {
+      options.uses_store = true;
     } else if (word == "--threads") {
       options.threads = whole();
     } else {

@@ -29,12 +29,16 @@ constexpr const char* kExamples =
       a conversation, line by line, saved after every answer; the same command resumes it
   cairn run smollm2 --chat -p "Why is the sky blue?" --json
       one message and its answer, as JSON
+  cairn run smollm2 -f book-and-question.txt --store cache
+      reuses whatever any earlier run with this store computed; run again after an interruption it
+      goes on with the same words
 
 -p and -f give the text to the model as it is; --chat writes it as the model's chat template wants.
 With --state and neither --continue nor --chat the text is the whole conversation from its first
 word on: what it shares with the file is reused. A text that would drop more than half of what is
 saved is refused. --json prints: text, tokens (generated ids), prompt_tokens (= reused + computed),
-reused, computed, ttft_ms (from the start of the process; null without a token), ttft_parts_ms,
+reused, reused_from_ram, reused_from_disk, resumed (tokens of an interrupted answer), computed,
+ttft_ms (from the start of the process; null without a token), ttft_parts_ms,
 prefill_tokens_per_s, decode_tokens_per_s, finish, positions, state_bytes, save_ms.
 )";
 
@@ -117,6 +121,9 @@ Result<void> show_json(const Talk& talk, const Answer& answer) {
                      {"tokens", answer.generated.tokens},
                      {"prompt_tokens", answer.prompt_tokens},
                      {"reused", stats.reused},
+                     {"reused_from_ram", answer.recalled.from_ram},
+                     {"reused_from_disk", answer.recalled.from_disk},
+                     {"resumed", answer.recalled.answered.size()},
                      {"computed", stats.computed},
                      {"ttft_ms", ttft},
                      {"ttft_parts_ms", ttft_parts},
@@ -126,6 +133,22 @@ Result<void> show_json(const Talk& talk, const Answer& answer) {
                      {"positions", answer.length},
                      {"state_bytes", stats.state_bytes},
                      {"save_ms", 1000 * answer.save_seconds}});
+}
+
+}  // namespace
+
+namespace {
+
+// Where the reused tokens came from.
+std::string reused_text(const Answer& answer) {
+  const Recalled& recalled = answer.recalled;
+  std::string text = "tokens";
+  if (recalled.from_ram > 0) text += fmt::format(", {} from RAM", with_commas(recalled.from_ram));
+  if (recalled.from_disk > 0)
+    text += fmt::format(", {} from disk", with_commas(recalled.from_disk));
+  if (!recalled.answered.empty())
+    text += fmt::format(", {} of an interrupted answer", with_commas(recalled.answered.size()));
+  return text;
 }
 
 }  // namespace
@@ -142,7 +165,7 @@ void show_stats(const Talk& talk, const Answer& answer) {
     table.add({"  state", ms(parts.state), "read, verify, place"});
     table.add({"  first step", ms(first_step(parts)), ""});
   }
-  table.add({"reused", with_commas(stats.reused), "tokens"});
+  table.add({"reused", with_commas(stats.reused), reused_text(answer)});
   table.add({"computed", with_commas(stats.computed),
              fmt::format("tokens, {:.1f} tokens/s", prefill_rate(stats))});
   table.add({"generated", with_commas(answer.generated.tokens.size()),
@@ -185,6 +208,29 @@ CLI::App* add_run(CLI::App& program, RunOptions& options) {
   auto* goes_on =
       run->add_flag("--continue", options.goes_on,
                     "The text is the next part of what --state holds (--chat implies it)");
+  auto* store = run->add_option("--store", options.store_path,
+                                "A folder that remembers every conversation: what any earlier run "
+                                "computed of this text is reused")
+                    ->type_name("DIR");
+  run->add_option("--namespace", options.name_space,
+                  "Shares what is stored with the same namespace only")
+      ->type_name("NAME")
+      ->needs(store);
+  run->add_option("--tenant-key", options.tenant_key_path,
+                  "A file with a secret: without it nothing of this is found or guessed")
+      ->type_name("FILE")
+      ->needs(store);
+  run->add_option(
+         "--store-bytes", options.store_bytes,
+         "What the store may take, as in 500M or 20G; the least recently used leaves (20G)")
+      ->type_name("SIZE")
+      ->transform(CLI::AsSizeValue(false))
+      ->needs(store);
+  run->add_option("--checkpoint-every", options.checkpoint_every,
+                  "Tokens after which an answer can go on should it be interrupted; 0: never (32)")
+      ->type_name("TOKENS")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(store);
   auto* overwrites = run->add_flag("--overwrite", options.overwrites,
                                    "Start anew, and replace what --state holds");
   goes_on->excludes(overwrites);

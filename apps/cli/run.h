@@ -21,6 +21,11 @@ struct RunOptions {
   std::string state_path;
   bool goes_on = false;
   bool overwrites = false;
+  std::string store_path;  // empty: none
+  std::string name_space;
+  std::string tenant_key_path;
+  uint64_t store_bytes = uint64_t{20} << 30;
+  uint32_t checkpoint_every = 32;
   std::optional<uint64_t> max_tokens;
   std::string kv;
   uint32_t threads = 0;  // 0: as many as the machine runs at once

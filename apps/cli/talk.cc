@@ -83,6 +83,8 @@ Result<void> Talk::prepare(const Config& config) {
     saved_ =
         SavedMark{.length = session_->length(conversation_.seq), .tokens = conversation_.tokens};
   if (!held.warning.empty()) warn(held.warning);
+  if (!options_.store_path.empty())
+    tiered_ = CAIRN_TRY(Tiered::open(options_, memory_, *session_, conversation_, options_.model));
   parts_.state += lap.take();
   return {};
 }
@@ -165,6 +167,21 @@ Result<Answer> Talk::answer(uint64_t max_tokens, size_t tokens_before) {
   return answer;
 }
 
+// The conversation takes what the store has of it, and gives what it computes.
+void Talk::recall(uint64_t max_tokens, GenerateOptions& how, Answer& answer) {
+  Lap lap;
+  answer.recalled = tiered_->begin(
+      {.max_tokens = max_tokens, .sampling = options_.sampling, .has_seed = true, .stops = {}});
+  if (answer.recalled.sampler) sampler_->resume(*answer.recalled.sampler);
+  parts_.state += lap.take();
+  how.max_tokens -= std::min<uint64_t>(how.max_tokens, answer.recalled.answered.size());
+  how.cuts = tiered_->recall().cuts();
+  how.after_step = [this] {
+    tiered_->recall().after_step();
+    tiered_->warn_of_problems();
+  };
+}
+
 // Each token's text goes to stdout as soon as its characters are whole; with --json it waits.
 Result<Generated> Talk::generate_shown(uint64_t max_tokens, Answer& answer) {
   TextStream stream(*model_->tokenizer());
@@ -180,21 +197,29 @@ Result<Generated> Talk::generate_shown(uint64_t max_tokens, Answer& answer) {
   // one would.
   sampler_->resume({.seed = options_.sampling.seed, .draws = conversation_.tokens.size()});
   const Tokenizer& tokenizer = *model_->tokenizer();
-  Result<Generated> generated =
-      generate(*model_, *session_, conversation_, *sampler_,
-               {.max_tokens = max_tokens,
-                .context = options_.context,
-                .chunk = kChunk,
-                .ends = [&](int32_t token) { return tokenizer.is_end_of_generation(token); },
-                .on_progress = [&](Pos done, Pos total) { progress.show(done, total); },
-                .on_token =
-                    [&](int32_t token) {
-                      show(stream.add(token));
-                      return answer.is_output_lost ? Flow::stop : Flow::go_on;
-                    },
-                .cancel = &is_interrupted,
-                .start = start_});
+  GenerateOptions how{.max_tokens = max_tokens,
+                      .context = options_.context,
+                      .chunk = kChunk,
+                      .ends = [&](int32_t token) { return tokenizer.is_end_of_generation(token); },
+                      .on_progress = [&](Pos done, Pos total) { progress.show(done, total); },
+                      .on_token =
+                          [&](int32_t token) {
+                            if (tiered_) tiered_->recall().after_token(*sampler_);
+                            show(stream.add(token));
+                            return answer.is_output_lost ? Flow::stop : Flow::go_on;
+                          },
+                      .cancel = &is_interrupted,
+                      .start = start_};
+  if (tiered_) recall(max_tokens, how, answer);
+  for (const int32_t token : answer.recalled.answered) show(stream.add(token));
+  Result<Generated> generated = generate(*model_, *session_, conversation_, *sampler_, how);
   show(stream.rest());
+  if (tiered_ && generated) {
+    generated->tokens.insert(generated->tokens.begin(), answer.recalled.answered.begin(),
+                             answer.recalled.answered.end());
+    tiered_->recall().end(answer.is_output_lost ? Finish::cancelled : generated->finish);
+    tiered_->finish();
+  }
   const bool needs_line = !answer.text.empty() && answer.text.back() != '\n';
   if (needs_line && !options_.wants_json && !answer.is_output_lost)
     answer.is_output_lost = !write_out("\n");

@@ -8,6 +8,7 @@
 
 #include "apps/cli/run.h"
 #include "apps/cli/state_file.h"
+#include "apps/cli/tiered.h"
 #include "cairn/models/model.h"
 #include "cairn/runtime/chat_template.h"
 
@@ -23,7 +24,8 @@ struct Parts {
 
 struct Answer {
   std::string text;
-  Generated generated;
+  Generated generated;      // of an interrupted answer: all of it
+  Recalled recalled;        // from --store
   Pos prompt_tokens = 0;    // of the whole conversation, before the answer
   Pos length = 0;           // positions now in the state
   double save_seconds = 0;  // 0: nothing was saved
@@ -55,6 +57,7 @@ class Talk {
   Result<void> prepare(const Config& config);
   Result<Answer> answer(uint64_t max_tokens, size_t tokens_before);
   Result<Generated> generate_shown(uint64_t max_tokens, Answer& answer);
+  void recall(uint64_t max_tokens, GenerateOptions& how, Answer& answer);
   void save_state(Answer& answer);
   void take_back(size_t tokens_before);
   std::vector<int32_t> encode(const std::string& text, Specials specials) const;
@@ -75,6 +78,7 @@ class Talk {
   std::optional<Sampler> sampler_;
   std::optional<ChatTemplate> chat_;
   Conversation conversation_;
+  std::unique_ptr<Tiered> tiered_;  // null: no --store
   Parts parts_;
 };
 

@@ -85,9 +85,15 @@ const PageLayout& PayloadFormat::layout(size_t group, Pos first, Pos exact_end) 
   return !of.is_recurrent && first < exact_end ? *of.exact : of.encoded;
 }
 
+size_t PayloadFormat::group_of(uint32_t part) const {
+  size_t group = 0;
+  while (groups_[group].is_recurrent || part-- > 0) ++group;
+  return group;
+}
+
 void PayloadFormat::fill_span(
-    size_t group, Pos first, Pos exact_end, const PageRef& page, std::span<std::byte> out) const {
-  copy_page(layout(group, first, exact_end), page.data(), out.data());
+    uint32_t part, Pos first, Pos exact_end, const PageRef& page, std::span<std::byte> out) const {
+  copy_page(layout(group_of(part), first, exact_end), page.data(), out.data());
 }
 
 uint64_t PayloadFormat::part_bytes(size_t group, Pos length, Pos exact_end) const {

@@ -50,8 +50,10 @@ class PayloadFormat {
   // Of the page that starts at `first`, in a sequence whose positions below exact_end are exact.
   const PageLayout& layout(size_t group, Pos first, Pos exact_end) const;
 
+  // `part` counts the positional groups: it is that of the span's key.
+  size_t group_of(uint32_t part) const;
   void fill_span(
-      size_t group, Pos first, Pos exact_end, const PageRef& page, std::span<std::byte> out) const;
+      uint32_t part, Pos first, Pos exact_end, const PageRef& page, std::span<std::byte> out) const;
 
   // A mark at `length`, whose tail begins at the last multiple of the page size.
   uint64_t mark_bytes(Pos length, Pos exact_end, const MarkNotes& notes) const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "cairn/engine/description.h"
 #include "cairn/engine/workers.h"
@@ -79,6 +80,14 @@ Prefixes::Prefixes(const Session& session,
     groups_.push_back(group);
   }
   const std::string positions = std::to_string(session.page_positions());
+  about_ = nlohmann::ordered_json({{"model", options_.about},
+                                   {"identity", hex(session.spec().identity)},
+                                   {"tokenizer", hex(session.spec().tokenizer)},
+                                   {"scheme", print(session.scheme())},
+                                   {"namespace", options_.name_space},
+                                   {"page_positions", session.page_positions()}})
+               .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  about_.pop_back();  // the form follows
   for (const bool is_exact : {false, true})
     (is_exact ? exact_root_ : encoded_root_) =
         named(options_.secret, {"span", kPageLayoutVersion, as_text(fingerprint),
@@ -418,6 +427,7 @@ Result<Prefixes::Gathered> Prefixes::gather(const Search& search,
   }
   for (const Pos first : from_disk)
     gathered.from_disk += std::min(span, length - std::min(first, length));
+  if (parts_ == 0 && !from_disk.empty()) gathered.from_disk = length;  // there is but the mark
   tiers_->touch(gathered.keys);
   return gathered;
 }
@@ -531,6 +541,7 @@ void Prefixes::publish(const Session& session,
   for (size_t slot = 0; slot < group_of_.size(); ++slot)
     first_kept[group_of_[slot]] = snapshot.first_kept(SlotId{static_cast<uint32_t>(slot)});
   std::vector<RamRecord> records;
+  if (described_roots_.insert(root(is_exact)).second) records.push_back(about_root(is_exact));
   std::vector<RecordKey> chain;
   for (Pos index = 0; index < published.chain_->spans(); ++index)
     chain.push_back({published.chain_->name(index + 1), 0});
@@ -560,6 +571,18 @@ void Prefixes::publish(const Session& session,
   published.spans_ = published.chain_->spans();
   tiers_->publish(std::move(records));
   tiers_->ram().touch(chain);
+}
+
+RamRecord Prefixes::about_root(bool is_exact) const {
+  const std::string text =
+      fmt::format("{},\"form\":\"{}\"}}", about_, is_exact ? "exact" : "encoded");
+  const auto bytes = std::as_bytes(std::span(text));
+  RamRecord object{
+      .info = {.key = {root(is_exact), 0}, .kind = RecordKind::Object},
+      .notes = {.pending = {}, .attachments = {{"about", {bytes.begin(), bytes.end()}}}},
+      .format = objects_};
+  object.info.payload_bytes = objects_->mark_bytes(0, 0, object.notes);
+  return object;
 }
 
 RamRecord Prefixes::make_mark(const Snapshot& snapshot,

@@ -21,6 +21,9 @@
 // Under `after N` a position's form belongs to the chain's root: below N sequences use the exact
 // chain, from N on the encoded one.
 //
+// Under the name of each root lies an object that says in JSON what the names below it stand for:
+// model (PrefixOptions::about), identity, tokenizer, scheme, namespace, page_positions, form.
+//
 // Used by one thread at a time, but for prefetch(); the tiers may serve any number of these.
 #ifndef CAIRN_ENGINE_PREFIX_H_
 #define CAIRN_ENGINE_PREFIX_H_
@@ -41,6 +44,7 @@ namespace cairn {
 struct PrefixOptions {
   std::string name_space;  // what must not be shared across: tenant, adapter, media, free text
   std::string secret;      // of a tenant: nobody without it can compute, guess or probe a name
+  std::string about;       // for people: which model this is; part of no name
   uint32_t threads = 4;    // that read and verify; the caller's is one
 };
 
@@ -175,6 +179,7 @@ class Prefixes {
                       std::span<const int32_t> tokens,
                       const Published& published,
                       MarkNotes notes) const;
+  RamRecord about_root(bool is_exact) const;
   void follow(Published& published, std::span<const int32_t> tokens, bool is_exact) const;
   bool is_closed(const Digest& generation);
   Digest generation_owner(const Digest& name) const;
@@ -191,6 +196,8 @@ class Prefixes {
   Pos after_ = 0;
   Digest encoded_root_;
   Digest exact_root_;
+  std::string about_;  // both roots, in JSON but for the form
+  std::set<Digest> described_roots_;
   std::map<Digest, std::vector<std::future<bool>>> closed_;  // by owner: barriers on their way
 };
 

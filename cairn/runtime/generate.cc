@@ -85,7 +85,17 @@ class Generation {
     const auto wanted = logits.empty() ? std::span<const uint32_t>() : std::span(&last, 1);
     CAIRN_TRY(model_.forward(step, tokens, wanted, logits.data()));
     step.commit();
+    if (options_.after_step) options_.after_step();
     return {};
+  }
+
+  // Where the step of the prefill that begins at `first` ends.
+  Pos step_end(Pos first, Pos end) const {
+    end = std::min<Pos>(end, first + options_.chunk);
+    const Pos most = session_.max_run(conversation_.seq);  // 0: plan says what is wrong
+    if (most > 0 && end - first > most) end = first + most;
+    const auto cut = std::ranges::upper_bound(options_.cuts, first);
+    return cut != options_.cuts.end() ? std::min(end, *cut) : end;
   }
 
   Result<void> prefill() {
@@ -94,7 +104,7 @@ class Generation {
     result_.stats.reused = first;
     report_progress(0, end - first);
     while (length() < end && !is_cancelled()) {
-      const Pos next = std::min<Pos>(end, length() + options_.chunk);
+      const Pos next = step_end(length(), end);
       if (next == end && options_.max_tokens > 0) logits_.resize(model_.vocabulary());
       const Result<void> computed = compute(next, logits_);
       if (!computed) return computed;

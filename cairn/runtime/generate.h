@@ -30,11 +30,13 @@ struct GenerateOptions {
   uint64_t max_tokens = UINT64_MAX;  // 0: only the prefill
   Pos context = 0;                   // positions that may be used; 0: as many as the model has
   uint32_t chunk = 512;              // tokens of one step of the prefill
+  std::vector<Pos> cuts;             // lengths at which a step of the prefill ends, ascending
   std::function<bool(int32_t token)> ends;  // tokens that end the answer; empty: none
   std::function<void(Pos done, Pos total)>
       on_progress;  // of the prefill: at its start and after each chunk; may be empty
   std::function<Flow(int32_t token)>
-      on_token;  // each token but one that ends the answer; may be empty
+      on_token;                      // each token but one that ends the answer; may be empty
+  std::function<void()> after_step;  // the state of more tokens was committed; may be empty
   const std::atomic<bool>* cancel =
       nullptr;  // once true: the token or chunk at hand is the last; null: never
   std::chrono::steady_clock::time_point start =

@@ -1,0 +1,42 @@
+// The store of --store: what a run takes from it, gives to it, and says about it.
+#ifndef CAIRN_APPS_CLI_TIERED_H_
+#define CAIRN_APPS_CLI_TIERED_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "apps/cli/run.h"
+#include "cairn/runtime/recall.h"
+
+namespace cairn::cli {
+
+class Tiered {
+ public:
+  // All outlive this. BadInput or Io when the folder cannot be a store, or the key not be read.
+  static Result<std::unique_ptr<Tiered>> open(const RunOptions& options,
+                                              Memory& memory,
+                                              Session& session,
+                                              Conversation& conversation,
+                                              const std::string& model_name);
+
+  Recall& recall() { return *recall_; }
+  const Recalled& recalled() const { return recalled_; }
+  const Recalled& begin(const Request& request);
+  void warn_of_problems();  // each once
+  // Waits until what was computed is safe, and says if it is not.
+  void finish();
+
+ private:
+  Tiered() = default;
+
+  std::unique_ptr<Store> store_;
+  std::optional<Tiers> tiers_;
+  std::optional<Prefixes> prefixes_;
+  std::optional<Recall> recall_;
+  Recalled recalled_;
+};
+
+}  // namespace cairn::cli
+
+#endif  // CAIRN_APPS_CLI_TIERED_H_
