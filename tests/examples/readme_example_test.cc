@@ -2,14 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 
 #include "cairn/cairn.h"
 #include "tests/support/must.h"
 #include "tests/support/random.h"
 #include "tests/support/scratch_folder.h"
+#include "tests/support/text_file.h"
 
 cairn::Result<cairn::Loaded> remember(cairn::Session& session,
                                       const std::vector<int32_t>& tokens,
@@ -21,19 +20,14 @@ cairn::Result<cairn::Loaded> remember(cairn::Session& session,
 namespace cairn::testing {
 namespace {
 
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 TEST(ReadmeExample, IsTheFileThatIsCompiled) {
-  const std::string readme = read_file("README.md");
+  const std::string readme = read_text("README.md");
   const std::string begin = "<!-- example: begin -->\n```cpp\n", end = "```\n<!-- example: end -->";
   const size_t first = readme.find(begin), last = readme.find(end);
   ASSERT_NE(first, std::string::npos);
   ASSERT_NE(last, std::string::npos);
   EXPECT_EQ(readme.substr(first + begin.size(), last - first - begin.size()),
-            read_file("tests/examples/readme_example.cc"));
+            read_text("tests/examples/readme_example.cc"));
 }
 
 TEST(ReadmeExample, LoadsWhatItSaved) {

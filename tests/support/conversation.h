@@ -32,6 +32,7 @@ struct ConversationOptions {
   std::string scheme = "f16";
   uint32_t page_positions = 64;
   uint64_t max_bytes = uint64_t{1} << 30;
+  const Registry* registry = &builtin();
 };
 
 class Conversation {
@@ -39,9 +40,10 @@ class Conversation {
   explicit Conversation(ConversationOptions options = {})
       : memory_({.max_bytes = options.max_bytes}),
         session_(must(open_session(options.spec,
-                                   must(parse_scheme(options.scheme)),
+                                   must(parse_scheme(options.scheme, *options.registry)),
                                    memory_,
-                                   {.page_positions = options.page_positions}))) {}
+                                   {.page_positions = options.page_positions},
+                                   *options.registry))) {}
 
   Session& session() { return session_; }
   Memory& memory() { return memory_; }

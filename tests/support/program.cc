@@ -50,10 +50,6 @@ std::vector<float> stored(const FamilyPlace& place, const float* numbers) {
   return back;
 }
 
-bool is_raw(const Codec& codec) {
-  return codec.geometry.planes.size() == 1 && codec.geometry.planes[0].name == "values";
-}
-
 // A recurrence on whole numbers below 2^20, exact in f32.
 constexpr uint64_t kModulus = uint64_t{1} << 20;
 uint64_t advance_chain(uint64_t h, uint64_t stamp) { return (31 * h + stamp + 1) % kModulus; }
@@ -360,9 +356,8 @@ class Runner {
       for (Pos p = range.begin; p < range.end; ++p)
         for (uint32_t head = 0; head < family.heads; ++head, read += width) {
           const size_t index = index_of(stamps[p], slot.value, f, head);
-          const float* expected = is_exact(p, length) || is_raw(family.codec)
-                                      ? vector_at(index)
-                                      : remembered(slot, f, family, index);
+          const float* expected =
+              is_exact(p, length) ? vector_at(index) : remembered(slot, f, family, index);
           if (std::memcmp(read, expected, width * sizeof(float)) != 0)
             return expect(false, fmt::format("slot {} {} position {} of {} head {} reads {} ..., "
                                              "expected {} ...",
