@@ -158,7 +158,7 @@ std::vector<std::string> warnings_of(const Losses& lost,
                                      uint64_t saturated) {
   std::vector<std::string> warnings;
   for (const auto& [encoding, families] : lost)
-    warnings.push_back(fmt::format("{} come from {}: what that encoding lost stays lost",
+    warnings.push_back(fmt::format("{} from {}: what that encoding lost stays lost",
                                    families_text(families), encoding));
   for (const auto& [encoding, families] : unknown)
     warnings.push_back(fmt::format("{} in {}: mlx-lm cannot hold that, so they are f32 there",
