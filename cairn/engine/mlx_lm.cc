@@ -71,11 +71,10 @@ struct RawDType {
   std::string_view dtype;  // as safetensors spells it
   const Encoding* encoding;
   DType type;
-  std::string_view suffix;  // of an affine encoding whose scales are of this type
 };
-const std::array kRawDTypes = {RawDType{"F32", &kF32, DType::F32, "f32"},
-                               RawDType{"F16", &kF16, DType::F16, "f16"},
-                               RawDType{"BF16", &kBf16, DType::BF16, "bf16"}};
+const std::array kRawDTypes = {RawDType{"F32", &kF32, DType::F32},
+                               RawDType{"F16", &kF16, DType::F16},
+                               RawDType{"BF16", &kBf16, DType::BF16}};
 
 Result<const RawDType*> raw_dtype(const TensorInfo& array) {
   for (const RawDType& row : kRawDTypes)
@@ -100,7 +99,9 @@ Result<std::string> affine_text(const PromptCache& cache,
                 "{}: {} [{}] with scales [{}], which are not groups of {} numbers of {} bits",
                 codes.name, codes.dtype, fmt::join(codes.shape, ", "),
                 fmt::join(scales.shape, ", "), cache.group_size, cache.bits);
-  return fmt::format("affine{}-g{}-{}", cache.bits, cache.group_size, dtype->suffix);
+  std::string text = fmt::format("affine{}-g{}", cache.bits, cache.group_size);
+  if (dtype->type != DType::F16) text += fmt::format("-{}", dtype->encoding->name);
+  return kAffine.print(CAIRN_TRY(kAffine.parse(text)));
 }
 
 Result<void> add_family(const PromptCache& cache,

@@ -256,6 +256,8 @@ class Writer {
     if (cache.class_name == kArraysCache) return add_tensors(cache, path);
     const CacheClass* row = class_named(cache.class_name);
     CAIRN_CHECK(row != nullptr, "prompt cache: no class {}", cache.class_name);
+    if (cache.arrays.empty())
+      for (const char* list : {".0", ".1"}) add_tensor(path + list, kNone, "F32", {0});
     for (size_t i = 0; i < row->numbers.size() && row->numbers[i] != nullptr; ++i)
       add_number(fmt::format("{}.{}", path, 2 + i), cache.*row->numbers[i]);
   }
