@@ -300,7 +300,7 @@ Result<std::vector<uint64_t>> Index::empty_segments() {
   return found;
 }
 
-Result<std::vector<Freed>> Index::freed() {
+Result<std::vector<Freed>> Index::freed(int64_t after) {
   const std::lock_guard lock(questions_.mutex);
   Query& query = *CAIRN_TRY(questions_.query(
       "SELECT row, segment, offset, stored_bytes,"
@@ -308,9 +308,9 @@ Result<std::vector<Freed>> Index::freed() {
       "   AND r.offset < f.offset + f.stored_bytes ORDER BY r.offset DESC LIMIT 1) > f.offset, 0)"
       " OR EXISTS (SELECT 1 FROM set_aside s WHERE s.segment = f.segment"
       "   AND s.offset < f.offset + f.stored_bytes AND s.offset + s.stored_bytes > f.offset) "
-      "FROM freed f ORDER BY row LIMIT ?"));
+      "FROM freed f WHERE row > ? ORDER BY row LIMIT ?"));
   std::vector<Freed> found;
-  Cursor rows = query(kBatch);
+  Cursor rows = query(after, kBatch);
   while (CAIRN_TRY(rows.next()))
     found.push_back(
         {.row = rows.integer(0), .extent = extent_of(rows, 1), .is_shared = rows.integer(4) != 0});
@@ -349,7 +349,8 @@ Result<Index::Inserted> Index::insert(std::span<const IndexedRecord> rows,
                                       std::span<const RecordKey> used) {
   const std::lock_guard lock(changes_.mutex);
   Transaction transaction = CAIRN_TRY(Transaction::begin(*changes_.database));
-  Inserted inserted{.time = CAIRN_TRY(tick())};
+  Inserted inserted;
+  inserted.time = CAIRN_TRY(tick());
   for (const auto& [record, place] : rows) {
     const RecordInfo& info = record.info;
     const bool is_new =
@@ -493,6 +494,11 @@ Result<void> Index::sync() {
   Transaction transaction = CAIRN_TRY(Transaction::begin(*changes_.database, Commit::durable));
   CAIRN_TRY(change("UPDATE totals SET syncs = syncs + 1"));
   return transaction.commit();
+}
+
+Result<void> Index::shrink() {
+  const std::lock_guard lock(changes_.mutex);
+  return changes_.database->execute("PRAGMA wal_checkpoint(TRUNCATE)");
 }
 
 Result<std::vector<std::string>> Index::recount() {

@@ -67,20 +67,22 @@ class Index {
   Result<Inserted> insert(std::span<const IndexedRecord> rows, std::span<const RecordKey> used);
   Result<void> touch(std::span<const RecordKey> keys);
   // Takes leaves away, the least recently used first, until at most `max_bytes` are left, or
-  // nothing that was last used before `time`, or kBatch names are gone; rows set aside go first.
-  // Returns the count of records, 0 when there is nothing to do. Durable: their bytes may go.
+  // nothing that was last used before `time`, or so many are gone that others want a turn; rows set
+  // aside go first. Returns the count of records, 0 when there is nothing to do. Durable: their
+  // bytes may go.
   Result<uint64_t> evict(uint64_t max_bytes, int64_t time);
   // Everything at or below the names; what hangs lowest goes first.
   Result<uint64_t> remove(std::span<const RecordKey> keys);
   Result<void> set_aside(int64_t row, const std::string& reason);
   Result<void> forget_set_aside();
-  Result<std::vector<Freed>> freed();  // at most kBatch of them
+  Result<std::vector<Freed>> freed(int64_t after);  // some of those behind that row
   Result<void> forget_freed(std::span<const Freed> freed);
   Result<void> add_closed(std::span<const uint64_t> segments);
   Result<bool> is_closed(uint64_t segment);
   Result<std::vector<uint64_t>> empty_segments();  // closed, and no row points into them
   Result<void> forget_segment(uint64_t segment);
   Result<void> sync();  // every commit up to now survives a power cut
+  Result<void> shrink();  // moves the log into the database, and gives its bytes back
   // Totals and leaves as the rows have them; what was wrong, one line each.
   Result<std::vector<std::string>> recount();
   // One file, with nothing beside it; no more calls but the destructor's.

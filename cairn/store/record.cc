@@ -121,7 +121,7 @@ std::optional<std::string> damage_of(std::span<const std::byte> stored,
   put_header(info, place, payload_checksum, expected);
   if (!std::ranges::equal(expected, stored.first(expected.size())))
     return "its header is not what the index says";
-  const std::span payload = stored.subspan(expected.size());
+  const std::span payload = stored.first(stored_bytes(info)).subspan(expected.size());
   if (const uint64_t found = xxh3(payload); found != payload_checksum)
     return fmt::format("payload with checksum {}, expected {}", hex(found), hex(payload_checksum));
   return std::nullopt;

@@ -162,7 +162,10 @@ Result<std::span<const std::byte>> SegmentReaders::read(const Place& place,
                                                         uint64_t bytes,
                                                         AlignedBuffer& buffer) {
   std::unique_ptr<File> file = CAIRN_TRY(take(place.segment));
-  auto read = read_aligned(*file, place.offset, bytes, buffer);
+  // A length that is not there must not ask for memory either.
+  const uint64_t size = CAIRN_TRY(file->size());
+  const uint64_t there = size - std::min(size, place.offset);
+  auto read = read_aligned(*file, place.offset, std::min(bytes, there), buffer);
   give(place.segment, std::move(file));
   return read;
 }
@@ -197,7 +200,7 @@ void SegmentReaders::forget_removed() {
 Result<void> erase(FileSystem& fs, const std::string& folder, const Place& place, uint64_t bytes) {
   auto file = CAIRN_TRY(fs.open_update(folder + "/" + segment_name(place.segment)));
   const uint64_t size = CAIRN_TRY(file->size());
-  if (place.offset >= size) return {};
+  if (place.offset >= size || bytes == 0) return {};
   bytes = std::min(bytes, size - place.offset);
   const Result<void> punched = file->punch_hole(place.offset, bytes);
   if (punched || punched.error().code != Code::Unsupported) return punched;

@@ -160,7 +160,10 @@ Result<void> Store::write(std::span<const NewRecord> records) {
   for (const NewRecord& record : records) check(record);
   if (records.empty()) return {};
   const std::lock_guard lock(state_->writing);
-  return state_->write(records);
+  auto written = state_->write(records);
+  // The index may be what fills the disk; the next call is better off then.
+  if (!written && written.error().code == Code::NoSpace) (void)state_->index->shrink();
+  return written;
 }
 
 // Those that are there may be evicted before the others are written; then they are missing in the
@@ -175,7 +178,8 @@ Result<void> Store::State::write(std::span<const NewRecord> records) {
   if (bytes > max_bytes)
     return fail(Code::NoSpace, "{}: records of {} bytes, the store holds at most {}", folder, bytes,
                 max_bytes.load());
-  for (;;) {
+  constexpr int kRounds = 100;
+  for (int round = 0; round < kRounds; ++round) {
     const auto wanted = CAIRN_TRY(missing(records));
     const auto inserted = CAIRN_TRY(append(wanted, keys));
     if (!inserted.all_there) continue;
@@ -183,6 +187,8 @@ Result<void> Store::State::write(std::span<const NewRecord> records) {
     (void)evict(inserted.time, bytes);
     return {};
   }
+  return fail(Code::Io, "{}: records vanished {} times while others of the same call were written",
+              folder, kRounds);
 }
 
 Result<std::vector<const NewRecord*>> Store::State::missing(std::span<const NewRecord> records) {
@@ -252,9 +258,10 @@ Result<void> Store::State::evict(int64_t before, uint64_t expected_excess) {
 
 // Holes for all that lost its row, of whatever process.
 Result<void> Store::State::give_back_freed() {
-  for (;;) {
-    const std::vector<Freed> freed = CAIRN_TRY(index->freed());
+  for (int64_t last = 0;;) {
+    const std::vector<Freed> freed = CAIRN_TRY(index->freed(last));
     if (freed.empty()) return {};
+    last = freed.back().row;
     for (const Freed& each : freed) {
       if (each.is_shared) continue;
       const Result<void> erased = erase(fs, segments, each.extent.place, each.extent.bytes);
@@ -331,14 +338,15 @@ Result<uint64_t> Store::State::allocated_bytes() {
   return bytes;
 }
 
-// In segments that nobody writes, what no row claims.
+// In segments that nobody writes, what no row claims, but for a block that the file system may
+// need for itself to keep track of holes.
 Result<uint64_t> Store::State::orphaned_bytes() {
   uint64_t orphaned = 0;
   for (uint64_t segment : CAIRN_TRY(list_segments(fs, segments))) {
     const auto file = fs.open_read(path_of(segment));
     if (!file || !fs.is_abandoned(path_of(segment))) continue;
     const uint64_t allocated = CAIRN_TRY((*file)->allocated_bytes());
-    uint64_t claimed = 0;
+    uint64_t claimed = kRecordAlignment;
     for (const Extent& extent : CAIRN_TRY(index->extents(segment))) claimed += extent.bytes;
     orphaned += allocated - std::min(allocated, claimed);
   }
