@@ -1044,9 +1044,13 @@ std::string print(const Params& params) {
   return text;
 }
 
-Params precise(const Params& params) {
+// The usual dtype is the one that goes without a name.
+Params settle(const Params& params, Precision precision) {
   const auto [bits, group, dtype, is_dtype_named] = params.values;
-  return is_dtype_named ? params : params_of(bits, group, Dtype::F32, true);
+  if (is_dtype_named)
+    return params_of(bits, group, static_cast<Dtype>(dtype),
+                     precision == Precision::fine || static_cast<Dtype>(dtype) != Dtype::F16);
+  return precision == Precision::fine ? params_of(bits, group, Dtype::F32, true) : params;
 }
 
 // Of an element against its vector's largest magnitude: the end that is exact gets a whole number
@@ -1103,7 +1107,7 @@ constinit const Encoding kAffine = {
     .name = affine::kName,
     .parse = affine::parse,
     .print = affine::print,
-    .precise = affine::precise,
+    .settle = affine::settle,
     .samples = affine::kSamples,
     .geometry = affine::geometry,
     .functions = affine::functions,

@@ -131,6 +131,10 @@ struct RecordFunctions {
   void (*finish)(const Codec&, float* output);  // [width], in place; null: nothing to do
 };
 
+// How exact a family wants what its encoding's text leaves open: fine where one vector serves all
+// heads (latents).
+enum class Precision { usual, fine };
+
 // A row of the registry.
 struct Encoding {
   EncodingId id;          // in files for ever; never reused
@@ -139,9 +143,8 @@ struct Encoding {
       std::string_view text);  // "f16", "affine8-g64"; BadInput with what is allowed, NotFound if
                                // the text does not name this encoding
   std::string (*print)(const Params&);  // the canonical text; parse(print(p)) == p
-  // For families whose vectors serve all heads (latents): params with whatever the text left open
-  // chosen for precision. Null: no text leaves anything open.
-  Params (*precise)(const Params&) = nullptr;
+  // Chooses what a text leaves open; equal records then have equal params. Null: no text does.
+  Params (*settle)(const Params&, Precision) = nullptr;
   std::span<const std::string_view>
       samples;  // parameter texts that suites and `cairn encodings` walk
   Result<Geometry> (*geometry)(const Params&, uint32_t width);

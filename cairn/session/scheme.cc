@@ -157,8 +157,9 @@ Result<std::vector<std::vector<Codec>>> resolve(const Scheme& scheme, const Mode
                                   : scheme.base;
       for (const Scheme::Rule& rule : scheme.rules)
         if (meets(rule, slot, family)) choice = rule.encoding;
-      if (family.family->serves_all_heads && choice.encoding->precise != nullptr)
-        choice.params = choice.encoding->precise(choice.params);
+      if (choice.encoding->settle != nullptr)
+        choice.params = choice.encoding->settle(
+            choice.params, family.family->serves_all_heads ? Precision::fine : Precision::usual);
       auto codec = make_codec(*choice.encoding, choice.params, family.width);
       if (!codec)
         return fail(codec.error().code, "scheme {}: slot {}, {}: {}", print(scheme), slot,

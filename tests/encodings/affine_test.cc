@@ -225,14 +225,18 @@ TEST(Affine, PrintsWhatUsersType) {
   }
 }
 
-TEST(Affine, TakesFineScalesWhereTheTextLeavesThemOpen) {
-  const auto precise = [](std::string_view text) {
-    return kAffine.print(kAffine.precise(kAffine.parse(text).value()));
+TEST(Affine, TakesFineScalesForLatentsWhereTheTextLeavesThemOpen) {
+  const auto settled = [](std::string_view text, Precision precision) {
+    return kAffine.print(kAffine.settle(kAffine.parse(text).value(), precision));
   };
-  EXPECT_EQ(precise("affine8"), "affine8-g64-f32");
-  EXPECT_EQ(precise("affine3-g32"), "affine3-g32-f32");
-  EXPECT_EQ(precise("affine8-g64-f16"), "affine8-g64-f16");
-  EXPECT_EQ(precise("affine4-bf16"), "affine4-g64-bf16");
+  EXPECT_EQ(settled("affine8", Precision::fine), "affine8-g64-f32");
+  EXPECT_EQ(settled("affine3-g32", Precision::fine), "affine3-g32-f32");
+  EXPECT_EQ(settled("affine8-g64-f16", Precision::fine), "affine8-g64-f16");
+  EXPECT_EQ(settled("affine4-bf16", Precision::fine), "affine4-g64-bf16");
+  // Equal records, equal params.
+  EXPECT_EQ(settled("affine8", Precision::usual), "affine8");
+  EXPECT_EQ(settled("affine8-g64-f16", Precision::usual), "affine8");
+  EXPECT_EQ(settled("affine8-g64-f32", Precision::usual), "affine8-g64-f32");
 }
 
 // On N(0, 1), against figures of the field for the same bits and groups.

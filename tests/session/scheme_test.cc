@@ -18,7 +18,11 @@ ModelSpec model() {
 }
 
 TEST(Scheme, PrintsAsItWasTyped) {
-  for (const char* text : {"f32", "f16+value:bf16", "bf16+slots0-3:f32", "f16+slots2:f32+key:bf16"})
+  for (const char* text :
+       {"f32", "f16+value:bf16", "bf16+slots0-3:f32", "f16+slots2:f32+key:bf16", "affine4-g128",
+        "turbo-k8v3", "turbo-k4v2-keep64", "affine8-keep64", "affine8-keep60", "bf16-after512",
+        "turbo-k8v3-after512", "affine4-g32-keep100-after512", "affine4+slots0-3:affine8",
+        "affine8-keep64+latent:turbo-value3", "turbo-k8v3-after512+slots0:f16"})
     EXPECT_EQ(print(parse_scheme(text).value()), text);
 }
 
@@ -58,7 +62,7 @@ TEST(Scheme, LatentsTakeTheFinerOfWhatTheTextLeavesOpen) {
   };
   EXPECT_THAT(stored("affine8"), Pair(ElementsAre("affine8"), ElementsAre("affine8-g64-f32")));
   EXPECT_THAT(stored("affine8-g64-f16"),
-              Pair(ElementsAre("affine8-g64-f16"), ElementsAre("affine8-g64-f16")));
+              Pair(ElementsAre("affine8"), ElementsAre("affine8-g64-f16")));
   EXPECT_THAT(stored("f16+slots1-2:affine4-g32"),
               Pair(ElementsAre("f16"), ElementsAre("affine4-g32-f32")));
   EXPECT_THAT(
