@@ -225,10 +225,16 @@ FlushVerdict Tiers::flush(std::chrono::milliseconds most) {
     return verdict;
   }
   const uint64_t dropped = queue_.counts().dropped;
-  requeue(DiskCopy::Failed);
-  requeue(DiskCopy::Missing);
-  while (queue_.counts().pending > 0 && SteadyClock::now() - begin < most)
-    std::this_thread::sleep_for(kPoll);
+  const auto wait = [&] {
+    while (queue_.counts().pending > 0 && SteadyClock::now() - begin < most)
+      std::this_thread::sleep_for(kPoll);
+  };
+  // One after the other: what waits alone is never shed.
+  wait();
+  for (const DiskCopy disk : {DiskCopy::Failed, DiskCopy::Missing}) {
+    requeue(disk);
+    wait();
+  }
   const Result<void> synced = store_->sync();
   if (!synced) report(synced.error());
 

@@ -6,137 +6,13 @@
 #include <fstream>
 #include <future>
 
+#include "tests/engine/remembering.h"
 #include "tests/support/scratch_folder.h"
-#include "tests/support/token_state.h"
 
 namespace cairn {
 namespace {
 
 using namespace cairn::testing;
-
-ModelSpec spec_of(std::vector<SlotSpec> slots) {
-  ModelSpec spec;
-  spec.identity = sha256("prefixes");
-  spec.arithmetic = "test";
-  spec.slots = std::move(slots);
-  return spec;
-}
-
-SlotSpec plain() { return attention({.heads = 2, .head_dim = 32}); }
-SlotSpec sliding(Pos width, Pos sinks, Pos rewind) {
-  return window({.heads = 1, .head_dim = 32, .window = width, .sinks = sinks, .rewind = rewind});
-}
-SlotSpec fixed() {
-  return recurrent({{.family = &kConvFamily, .heads = 3, .width = 8},
-                    {.family = &kRecurrentFamily, .heads = 2, .width = 16}});
-}
-
-struct Setting {
-  std::string name;
-  std::vector<SlotSpec> slots;
-  std::string scheme = "f32";
-  uint32_t page_positions = 16;
-};
-
-std::vector<Setting> settings() {
-  return {{"attention", {plain()}},
-          {"attention_f16_small_pages", {plain()}, "f16", 4},
-          {"attention_affine", {plain()}, "affine4-g32"},
-          {"attention_keep", {plain()}, "affine8-g32-keep64"},
-          {"window", {plain(), sliding(24, 0, 32)}},
-          {"window_sinks", {sliding(20, 5, 40), plain()}},
-          {"windows_only", {sliding(40, 3, 32), sliding(24, 0, 32)}},
-          {"latent", {latent({.latent_dim = 32, .rope_dim = 32, .index_dim = 32}), plain()}},
-          {"recurrent", {fixed(), plain(), fixed()}},
-          {"recurrent_only", {fixed()}},
-          {"recurrent_window", {plain(), fixed(), sliding(24, 2, 32)}}};
-}
-
-// One process: a memory, a session, tiers over a store that others may share.
-class Host {
- public:
-  explicit Host(const Setting& setting,
-                Store* store = nullptr,
-                PrefixOptions options = {},
-                TierOptions tiers = {},
-                uint64_t max_bytes = uint64_t{1} << 30)
-      : memory_({.max_bytes = max_bytes}),
-        session_(must(open_session(spec_of(setting.slots),
-                                   must(parse_scheme(setting.scheme)),
-                                   memory_,
-                                   {.page_positions = setting.page_positions}))),
-        tiers_(memory_, store, tiers),
-        prefixes_(must(Prefixes::make(session_, tiers_, std::move(options)))) {}
-
-  Session& session() { return session_; }
-  Memory& memory() { return memory_; }
-  Tiers& tiers() { return tiers_; }
-  Prefixes& prefixes() { return prefixes_; }
-
-  // A turn: finds, computes the rest, publishes after every step, marks the end.
-  Found tell(const Tokens& tokens, bool marks = true) {
-    Found found = prefixes_.find(session_, tokens);
-    go_on(found, tokens, marks);
-    return found;
-  }
-  void go_on(Found& found, const Tokens& tokens, bool marks = true) {
-    compute(session_, found.seq, tokens, 32,
-            [&] { prefixes_.publish(session_, found.seq, tokens, found.published); });
-    if (marks) prefixes_.mark(session_, found.seq, tokens, found.published);
-  }
-
-  // What differs between `seq` and a run that computes everything.
-  std::optional<std::string> wrong(SeqId seq, const Tokens& tokens) {
-    const SeqId cold = session_.start();
-    compute(session_, cold, first(tokens, session_.length(seq)), 1000);
-    auto differs = difference(session_, seq, session_, cold);
-    session_.drop(cold);
-    return differs;
-  }
-
- private:
-  Memory memory_;
-  Session session_;
-  Tiers tiers_;
-  Prefixes prefixes_;
-};
-
-// What was told and is remembered, in plain terms: the oracle of how much can be reused.
-struct Told {
-  Tokens tokens;
-  bool is_marked = false;
-};
-
-bool is_recurrent(const Setting& setting) { return setting.name.starts_with("recurrent"); }
-
-// The greatest number of tokens that `told` lets a prompt reuse.
-Pos reusable(const Setting& setting, const std::vector<Told>& told, const Tokens& prompt) {
-  Pos best = 0;
-  for (const Told& one : told) {
-    const auto common =
-        static_cast<Pos>(std::ranges::mismatch(one.tokens, first(prompt, prompt.size() - 1)).in1 -
-                         one.tokens.begin());
-    const Pos length = one.tokens.size();
-    if (is_recurrent(setting)) {
-      if (one.is_marked && common == length) best = std::max(best, length);
-    } else {
-      const Pos covered =
-          one.is_marked ? length : length / setting.page_positions * setting.page_positions;
-      best = std::max(best, std::min(common, covered));
-    }
-  }
-  return best;
-}
-
-// A prompt that begins like an earlier one, as far as chance likes.
-Tokens random_prompt(Random& random, const std::vector<Told>& told) {
-  Tokens prompt;
-  if (!told.empty() && !random.one_in(5)) {
-    const Tokens& from = told[random.below(told.size())].tokens;
-    prompt = first(from, random.one_in(2) ? from.size() : random.below(from.size() + 1));
-  }
-  return joined(std::move(prompt), random_tokens(random, 1 + random.below(70), 2));
-}
 
 class Reuse : public ::testing::TestWithParam<Setting> {};
 
@@ -205,12 +81,6 @@ TEST_P(Reuse, OfRamCopiesNoPage) {
 INSTANTIATE_TEST_SUITE_P(Models, Reuse, ::testing::ValuesIn(settings()), [](const auto& setting) {
   return setting.param.name;
 });
-
-Setting setting_of(const std::string& name) {
-  for (const Setting& setting : settings())
-    if (setting.name == name) return setting;
-  throw std::runtime_error(name);
-}
 
 TEST(Prefixes, OfAnotherNamespaceTenantOrModelAreNotFound) {
   const ScratchFolder folder;
@@ -320,7 +190,29 @@ TEST(Prefixes, C43_C48_OfAHybridResumeAtMarksOnly) {
   EXPECT_EQ(host.wrong(middle.seq, first(tokens, 120)), std::nullopt);
 }
 
-TEST(Prefixes, C51_TheNewestMarkOfAConversationReplacesItsOlderOnes) {
+TEST(Prefixes, C49_C51_ANewProcessResumesAHybridAtTheNewestMarkThatFits) {
+  const ScratchFolder folder;
+  const auto store = must(Store::open(folder / "store"));
+  Random random(16);
+  const Tokens tokens = random_tokens(random, 100, 50);
+  {
+    Host host(setting_of("recurrent"), store.get());
+    Found found = host.prefixes().find(host.session(), tokens);
+    for (const size_t boundary : {32, 64, 96}) {
+      compute(host.session(), found.seq, first(tokens, boundary));
+      host.prefixes().mark(host.session(), found.seq, tokens, found.published, MarkUse::Boundary);
+    }
+    host.go_on(found, tokens);
+    ASSERT_TRUE(host.tiers().flush().is_durable);
+  }
+  Host host(setting_of("recurrent"), store.get());
+  EXPECT_EQ(host.tell(joined(tokens, random_tokens(random, 5))).length, 100u);
+  EXPECT_EQ(host.tell(joined(first(tokens, 70), random_tokens(random, 5, 50))).length, 64u);
+  EXPECT_EQ(host.prefixes().longest(first(tokens, 65)), 64u);
+  EXPECT_EQ(host.prefixes().longest(first(tokens, 64)), 32u) << "one token is left to compute";
+}
+
+TEST(Prefixes, TheNewestMarkOfAConversationReplacesItsOlderOnes) {
   const ScratchFolder folder;
   const auto store = must(Store::open(folder / "store"));
   Host host(setting_of("recurrent"), store.get());
