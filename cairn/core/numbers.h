@@ -10,9 +10,10 @@
 namespace cairn {
 
 // [positions, heads, width]; the numbers of one vector are adjacent. Borrowed for the call, never
-// kept.
+// kept. Strides may be of either sign, so that any order of positions and heads can be lent; 0
+// stands for dense, so that one vector cannot be lent as many.
 struct Numbers {
-  const void* data = nullptr;
+  const void* data = nullptr;     // the first position's first head
   DType dtype = DType::F32;       // F32, F16 or BF16
   ptrdiff_t position_stride = 0;  // elements between positions; 0: dense, heads * width
   ptrdiff_t head_stride = 0;      // elements between heads; 0: dense, width

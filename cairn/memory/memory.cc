@@ -67,6 +67,8 @@ bool PageRef::is_shared() const { return page_->holds.load(std::memory_order_acq
 
 uint64_t PageRef::bytes() const { return page_->slab->pool->page_bytes(); }
 
+uint64_t PageRef::cost() const { return page_->slab->pool->page_cost(); }
+
 void PageRef::release() noexcept {
   if (page_->holds.fetch_sub(1, std::memory_order_acq_rel) == 1)
     page_->slab->pool->give_back(page_);
@@ -185,8 +187,8 @@ MemoryUse Memory::use() const {
       for (uint64_t i = 0; i < slab->pages; ++i) {
         const uint32_t holds = slab->records[i].holds.load(std::memory_order_relaxed);
         use.live_pages += holds > 0;
-        use.live_bytes += holds > 0 ? page_bytes : 0;
-        use.shared_bytes += holds > 1 ? page_bytes : 0;
+        use.live_bytes += holds > 0 ? pool->page_cost() : 0;
+        use.shared_bytes += holds > 1 ? pool->page_cost() : 0;
       }
   use.free_bytes = use.committed_bytes - use.live_bytes;
   return use;

@@ -56,6 +56,7 @@ class PageRef {
   bool is_shared() const;  // somebody else holds it too: copy before writing
   std::byte* data() const { return page_->data; }
   uint64_t bytes() const;
+  uint64_t cost() const;  // bytes that it counts against the limit
   explicit operator bool() const { return page_ != nullptr; }
   bool operator==(const PageRef& other) const { return page_ == other.page_; }
 
@@ -73,6 +74,9 @@ class PagePool {
   ~PagePool();
   Result<PageRef> take();  // contents are whatever the last owner left; NoSpace changes nothing
   uint64_t page_bytes() const { return page_bytes_; }
+  uint64_t page_cost() const {
+    return stride_bytes_;
+  }  // bytes that a page counts against the limit
 
  private:
   friend class Memory;

@@ -269,8 +269,8 @@ SessionUse Session::use() const {
   std::unordered_set<const std::byte*> seen;
   const auto count = [&](const PageRef& page) {
     if (!seen.insert(page.data()).second) return;
-    use.live_bytes += page.bytes();
-    if (page.is_shared()) use.shared_bytes += page.bytes();
+    use.live_bytes += page.cost();
+    if (page.is_shared()) use.shared_bytes += page.cost();
   };
   for (const auto& [seq, sequence] : state_->sequences)
     for (const PageTable& table : sequence.tables) {

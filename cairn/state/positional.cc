@@ -170,8 +170,8 @@ Pos Positional::max_run(Pos length) const {
 uint64_t Positional::page_bytes(Pos begin, Pos end, Pos exact_end) const {
   const Pos exact_pages = exact_end / page_positions();  // whole pages: keep is a multiple of 64
   const Pos middle = std::clamp(exact_pages, begin, std::max(begin, end));
-  const uint64_t exact = middle > begin ? forms().exact->layout.page_bytes : 0;
-  return (middle - begin) * exact + (end - middle) * forms().encoded.layout.page_bytes;
+  const uint64_t exact = middle > begin ? forms().exact->pool->page_cost() : 0;
+  return (middle - begin) * exact + (end - middle) * forms().encoded.pool->page_cost();
 }
 
 uint64_t Positional::bytes_for(Pos tokens) const {
@@ -189,7 +189,7 @@ uint64_t Positional::peak_bytes_for(Pos tokens, Pos longest_run) const {
     const Pos pages = pages_of(forms().after);
     const uint64_t both =
         page_bytes(0, pages, UINT64_MAX) +
-        (pages - std::min(pages, pages_of(forms().keep))) * forms().encoded.layout.page_bytes;
+        (pages - std::min(pages, pages_of(forms().keep))) * forms().encoded.pool->page_cost();
     return std::max(both, peak_bytes_of_one_form(tokens, longest_run));
   }
   return peak_bytes_of_one_form(tokens, longest_run);

@@ -156,13 +156,13 @@ Result<PageTable> Recurrent::allocate(Pos length, Pos, const PageSource& given) 
 Pos Recurrent::max_run(Pos) const { return UINT64_MAX; }
 
 uint64_t Recurrent::bytes_for(Pos tokens) const {
-  return tokens > 0 ? forms().encoded.layout.page_bytes : 0;
+  return tokens > 0 ? forms().encoded.pool->page_cost() : 0;
 }
 
 uint64_t Recurrent::peak_bytes_for(Pos tokens, Pos longest_run) const {
   const Pos run = std::min(tokens, longest_run);
   if (run == 0) return 0;
-  const uint64_t page = forms().encoded.layout.page_bytes;
+  const uint64_t page = forms().encoded.pool->page_cost();
   if (replays()) return 2 * page + round_up(run * input_bytes_, kInputsAlignment);
   return (1 + run) * page;  // a round holds a state per position
 }

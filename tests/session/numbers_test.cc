@@ -6,8 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "tests/support/feed.h"
-#include "tests/support/targets.h"
+#include "tests/support/widths.h"
 
 namespace cairn::testing {
 namespace {
@@ -31,23 +30,6 @@ INSTANTIATE_TEST_SUITE_P(Schemes,
                            return name;
                          });
 
-std::string describe(const SlotSpec& slot) {
-  std::string text(slot.kind->name);
-  for (const FamilySpec& family : slot.families)
-    text += fmt::format(" {} [{}, {}]", family.family->name, family.heads, family.width);
-  return text + fmt::format(", window {}", slot.retention.window);
-}
-
-void expect_double(const SlotSpec& slot, std::string_view scheme, const How& how) {
-  Feed feed(slot, scheme, how);
-  const Fed fed = feed.feed();
-  const std::vector<double> expected = feed.last_row();
-  const float* got = fed.out.data() + fed.out.size() - expected.size();
-  for (size_t i = 0; i < expected.size(); ++i)
-    ASSERT_NEAR(got[i], expected[i], 2e-3)
-        << describe(slot) << ", " << scheme << ", " << how.length << " positions, " << i;
-}
-
 // In the rows that both attended to.
 void expect_same_bits(const Fed& a, const Fed& b, const std::string& what) {
   const auto same = [&](const auto& x, const auto& y, Pos length) {
@@ -64,6 +46,10 @@ void expect_same_bits(const Fed& a, const Fed& b, const std::string& what) {
 TEST_P(EveryScheme, AgreeWithDoublePrecisionForEveryKind) {
   for (const SlotSpec& slot : attending_slots())
     expect_double(slot, GetParam(), {.runs = {519, 1}, .attend_from = 519});
+}
+
+TEST(EveryWidth, AgreesWithDoublePrecisionAndScalarBitsAtEveryLength) {
+  for (const char* scheme : {"f16", "affine4-g32", "turbo-k8v3"}) expect_every_width(scheme);
 }
 
 TEST_P(EveryScheme, KeepEveryBitHoweverTheyAreComputed) {

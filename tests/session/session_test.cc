@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "cairn/state/attend.h"
+#include "cairn/state/sparse.h"
 
 namespace cairn {
 namespace {
@@ -149,6 +150,91 @@ TEST(Session, OnlyARoundKeepsAPart) {
   step = Step(std::move(step));
   step.commit();
   EXPECT_EQ(f.session.length(chat), 3u);
+}
+
+TEST(Session, ARoundKeepsNoMoreThanWasAppended) {
+  Fixture f({plain()});
+  const SeqId a = f.session.start(), b = f.session.start();
+  Step round = f.write({{a, 3}, {b, 2}}, Round::yes);
+  const Pos too_many[] = {3, 3}, too_few[] = {3};
+  EXPECT_THROW(round.commit(too_many), ContractError);
+  EXPECT_THROW(round.commit(too_few), ContractError);
+  EXPECT_EQ(f.session.length(a), 0u);
+  const Pos keep[] = {3, 2};
+  round.commit(keep);
+  EXPECT_EQ(f.session.length(a), 3u);
+}
+
+TEST(Session, RefusesFamiliesThatASlotDoesNotHave) {
+  Memory memory;
+  Session session =
+      open_session({.identity = sha256("model"),
+                    .slots = {latent({.latent_dim = 8, .rope_dim = 8}),
+                              latent({.latent_dim = 8, .rope_dim = 8, .index_dim = 8}),
+                              recurrent({{&kConvFamily, 2, 4}})}},
+                   parse_scheme("f32").value(), memory)
+          .value();
+  const SeqId seq = session.start();
+  Step step = session.plan({{seq, 2}}).value();
+  const std::vector<float> numbers(16);
+  const SlotId plain_latent{0}, indexed{1}, fixed{2};
+  EXPECT_THROW(step.write(plain_latent, kIndex, numbers.data()), ContractError);
+  EXPECT_THROW(step.write(plain_latent, kKey, numbers.data()), ContractError);
+  EXPECT_THROW(step.write(SlotId{3}, kLatent, numbers.data()), ContractError);
+  EXPECT_THROW(step.write(fixed, kConv, numbers.data()), ContractError);
+  EXPECT_THROW((void)step.next(fixed, kRecurrentTensor, 0, 1), ContractError);
+  EXPECT_THROW((void)step.previous(indexed, kConv, 0), ContractError);
+  for (const SlotId slot : {plain_latent, indexed})
+    for (const FamilyId family : {kLatent, kRope}) step.write(slot, family, numbers.data());
+  // C57: a layer without index keys is not asked for them.
+  std::vector<float> scores(2);
+  const float weights[] = {1, 1};
+  const IndexQueries queries{.data = numbers.data(), .weights = weights, .heads = 1};
+  EXPECT_THROW(index_scores(step.view(plain_latent), queries, 0, scores.data()), ContractError);
+  std::ranges::copy(std::vector<float>(8), step.next(fixed, kConv, 0, 1));
+  step.mark_written(fixed, 0);
+  EXPECT_THROW(step.commit(), ContractError) << "the index keys of slot 1 are not written";
+  step.write(indexed, kIndex, numbers.data());
+  index_scores(step.view(indexed), queries, 1, scores.data());
+  step.commit();
+  EXPECT_EQ(session.length(seq), 2u);
+}
+
+// Any order and any gaps; 0 stands for dense.
+TEST(Session, WritesNumbersWithStridesOfAnySign) {
+  Memory memory;
+  Session session =
+      open_session({.identity = sha256("model"), .slots = {attention({.heads = 2, .head_dim = 8})}},
+                   parse_scheme("f32").value(), memory)
+          .value();
+  std::vector<float> dense(5 * 2 * 8);  // [position, head, width]
+  std::iota(dense.begin(), dense.end(), 0.f);
+  std::vector<float> by_head(dense.size()), backwards(dense.size()), wide(5 * 100);
+  for (int t = 0; t < 5; ++t)
+    for (int head = 0; head < 2; ++head)
+      for (int i = 0; i < 8; ++i) {
+        const float number = dense[(t * 2 + head) * 8 + i];
+        by_head[(head * 5 + t) * 8 + i] = number;
+        backwards[((4 - t) * 2 + (1 - head)) * 8 + i] = number;
+        wide[t * 100 + head * 30 + i] = number;
+      }
+  const Numbers forms[] = {{dense.data(), DType::F32},
+                           {dense.data(), DType::F32, 16, 8},
+                           {by_head.data(), DType::F32, 8, 40},
+                           {backwards.data() + 9 * 8, DType::F32, -16, -8},
+                           {wide.data(), DType::F32, 100, 30}};
+  for (const Numbers& numbers : forms) {
+    const SeqId seq = session.start();
+    Step step = session.plan({{seq, 5}}).value();
+    step.write(kSlot, kKey, numbers);
+    step.write(kSlot, kValue, numbers);
+    step.commit();
+    std::vector<float> back(dense.size());
+    decode(session.snapshot(seq).view(kSlot), 0, kKey, 0, 5, back.data());
+    EXPECT_EQ(back, dense);
+  }
+  Step step = session.plan({{session.start(), 5}}).value();
+  EXPECT_THROW(step.write(kSlot, kKey, {dense.data(), DType::I32}), ContractError);
 }
 
 TEST(Session, ForksShareEveryPageAndCopyTheOneTheyWrite) {

@@ -58,9 +58,18 @@ class Conversation {
   void append(SeqId seq, Pos count, uint64_t seed) {
     for (; count > 0; ++seed) {
       const Pos run = std::min(count, session_.max_run(seq));
-      append_run(seq, run, seed);
+      write({{.seq = seq, .count = run}}, seed).commit();
       count -= run;
     }
+  }
+
+  // A step of which everything is written.
+  Step write(const std::vector<Run>& batch, uint64_t seed, Round round = Round::no) {
+    Step step = must(session_.plan(batch, round));
+    for (SlotId slot : session_.slots())
+      for (size_t run = 0; run < batch.size(); ++run)
+        if (batch[run].count > 0) write_slot(step, slot, run, batch[run].count, seed + 100 * run);
+    return step;
   }
 
   // Every record that the sequence holds, in slot, family, form, plane and position order, each
@@ -98,22 +107,20 @@ class Conversation {
     return session_.spec().slots[slot.value].families[0].family->is_fixed;
   }
 
-  void append_run(SeqId seq, Pos count, uint64_t seed) {
-    Step step = must(session_.plan({{.seq = seq, .count = count}}));
-    for (SlotId slot : session_.slots()) {
-      const bool is_fixed = is_fixed_slot(slot);
-      for (const FamilySpec& family : session_.spec().slots[slot.value].families) {
-        const std::vector<float> numbers =
-            random_floats(scatter(seed) ^ (slot.value * 8 + family.family->id.value),
-                          (is_fixed ? 1 : count) * family.heads * family.width);
-        if (is_fixed)
-          std::ranges::copy(numbers, step.next(slot, family.family->id, 0, count - 1));
-        else
-          step.write(slot, family.family->id, numbers.data());
+  void write_slot(Step& step, SlotId slot, size_t run, Pos count, uint64_t seed) {
+    const bool is_fixed = is_fixed_slot(slot);
+    for (const FamilySpec& family : session_.spec().slots[slot.value].families) {
+      const std::vector<float> numbers =
+          random_floats(scatter(seed) ^ (slot.value * 8 + family.family->id.value),
+                        (is_fixed ? 1 : count) * family.heads * family.width);
+      if (!is_fixed) {
+        step.write_run(slot, family.family->id, run, numbers.data());
+        continue;
       }
-      if (is_fixed) step.mark_written(slot, 0);
+      for (Pos i = step.holds_states(slot) ? 0 : count - 1; i < count; ++i)
+        std::ranges::copy(numbers, step.next(slot, family.family->id, run, i));
     }
-    step.commit();
+    if (is_fixed) step.mark_written(slot, run);
   }
 
   // Of the positions [first, end) those that are in this form.
