@@ -41,10 +41,12 @@ class FaultyFs::FaultyFile final : public File {
   }
   Result<void> allocate(uint64_t offset, uint64_t bytes) override {
     CAIRN_TRY(fs_.count(path()));
+    CAIRN_TRY(expect_holes());
     return inner_->allocate(offset, bytes);
   }
   Result<void> punch_hole(uint64_t offset, uint64_t bytes) override {
     CAIRN_TRY(fs_.count(path()));
+    CAIRN_TRY(expect_holes());
     return inner_->punch_hole(offset, bytes);
   }
   Result<uint64_t> allocated_bytes() override {
@@ -53,6 +55,11 @@ class FaultyFs::FaultyFile final : public File {
   }
 
  private:
+  Result<void> expect_holes() const {
+    if (fs_.refuses_holes_) return fail(Code::Unsupported, "{}: no holes here (injected)", path());
+    return {};
+  }
+
   // What a torn write has written: whole blocks where nothing else can be.
   uint64_t torn(uint64_t bytes) const {
     return is_direct() ? bytes / kDirectAlignment * kDirectAlignment : bytes;

@@ -24,6 +24,7 @@ class FaultyFs final : public FileSystem {
   explicit FaultyFs(FileSystem& inner) : inner_(inner) {}
 
   void fail_call(uint64_t number, Fault fault, Code code = Code::Io);
+  void refuse_holes() { refuses_holes_ = true; }  // and room made ahead: Unsupported
   void limit_bytes(uint64_t bytes);  // writes beyond it return NoSpace, having written what fits
   uint64_t calls() const { return calls_; }
 
@@ -53,6 +54,7 @@ class FaultyFs final : public FileSystem {
   Fault fault_ = Fault::once;
   Code code_ = Code::Io;
   uint64_t limit_bytes_ = UINT64_MAX;
+  bool refuses_holes_ = false;
 };
 
 }  // namespace cairn

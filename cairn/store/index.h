@@ -81,7 +81,7 @@ class Index {
   Result<bool> is_closed(uint64_t segment);
   Result<std::vector<uint64_t>> empty_segments();  // closed, and no row points into them
   Result<void> forget_segment(uint64_t segment);
-  Result<void> sync();  // every commit up to now survives a power cut
+  Result<void> sync();    // every commit up to now survives a power cut
   Result<void> shrink();  // moves the log into the database, and gives its bytes back
   // Totals and leaves as the rows have them; what was wrong, one line each.
   Result<std::vector<std::string>> recount();

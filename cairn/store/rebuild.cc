@@ -142,18 +142,36 @@ Result<StoreReport> scan_all(FileSystem& fs,
 
 }  // namespace
 
+namespace {
+
+Result<StoreReport> build_index(FileSystem& fs,
+                                const std::string& segments,
+                                const std::string& path,
+                                const StoreProgress& progress) {
+  const std::unique_ptr<Index> index = CAIRN_TRY(Index::open(path));
+  StoreReport report = CAIRN_TRY(scan_all(fs, segments, *index, progress));
+  CAIRN_TRY(index->seal());
+  return report;
+}
+
+Result<void> remove_all(FileSystem& fs, const std::string& built) {
+  for (const char* suffix : {"", "-wal", "-shm", "-journal"})
+    CAIRN_TRY(remove_if_there(fs, built + suffix));
+  return {};
+}
+
+}  // namespace
+
 Result<StoreReport> Store::rebuild(const std::string& folder,
                                    const StoreOptions& options,
                                    const StoreProgress& progress) {
   FileSystem& fs = *options.fs;
   const std::string built = folder + "/index.sqlite.new";
-  for (const char* suffix : {"", "-wal", "-shm", "-journal"})
-    CAIRN_TRY(remove_if_there(fs, built + suffix));
-  StoreReport report;
-  {
-    const std::unique_ptr<Index> index = CAIRN_TRY(Index::open(built));
-    report = CAIRN_TRY(scan_all(fs, folder + "/segments", *index, progress));
-    CAIRN_TRY(index->seal());
+  CAIRN_TRY(remove_all(fs, built));
+  auto report = build_index(fs, folder + "/segments", built, progress);
+  if (!report) {
+    (void)remove_all(fs, built);
+    return report;
   }
   CAIRN_TRY(replace_index(fs, folder, built));
   return report;

@@ -22,6 +22,14 @@ std::vector<StoredRecord> without_places(std::vector<IndexedRecord> found) {
   return records;
 }
 
+using Records = std::vector<const NewRecord*>;
+
+// Whether one of them is of the same key.
+bool has(const Records& records, const NewRecord* record) {
+  return std::ranges::any_of(
+      records, [&](const NewRecord* other) { return other->info.key == record->info.key; });
+}
+
 void check(const NewRecord& record) {
   const RecordInfo& info = record.info;
   CAIRN_CHECK(!info.key.name.is_zero(), "record: without a name");
@@ -46,9 +54,8 @@ struct Store::State {
   std::string path_of(uint64_t segment) const { return segments + "/" + segment_name(segment); }
 
   Result<void> write(std::span<const NewRecord> records);
-  Result<std::vector<const NewRecord*>> missing(std::span<const NewRecord> records);
-  Result<Index::Inserted> append(std::span<const NewRecord* const> records,
-                                 std::span<const RecordKey> keys);
+  Result<Records> missing(const Records& records);
+  Result<Index::Inserted> append(const Records& records, const Records& used);
   Result<std::span<const std::byte>> read(const IndexedRecord& row, AlignedBuffer& buffer);
   Result<void> evict(int64_t before, uint64_t expected_excess);
   Result<void> give_back_freed();
@@ -77,7 +84,11 @@ Result<std::unique_ptr<Store>> Store::open(const std::string& folder, const Stor
   CAIRN_TRY(options.fs->make_folder(folder));
   CAIRN_TRY(options.fs->make_folder(segments_path(folder)));
   auto state = std::make_unique<State>(folder, options);
-  state->index = CAIRN_TRY(Index::open(index_path(folder)));
+  auto index = Index::open(index_path(folder));
+  if (!index && index.error().code == Code::Corrupt)
+    return fail(Code::Corrupt, "{}; rebuilding makes a new index from the segments",
+                index.error().message);
+  state->index = CAIRN_TRY(std::move(index));
   CAIRN_TRY(state->fs.sync_folder(folder));
   CAIRN_TRY(state->reclaim(State::Closed::trusted));
   return std::unique_ptr<Store>(new Store(std::move(state)));
@@ -169,19 +180,20 @@ Result<void> Store::write(std::span<const NewRecord> records) {
 // Those that are there may be evicted before the others are written; then they are missing in the
 // next round.
 Result<void> Store::State::write(std::span<const NewRecord> records) {
-  std::vector<RecordKey> keys;
   uint64_t bytes = 0;
+  Records waiting;  // not written by this call so far
   for (const NewRecord& record : records) {
-    keys.push_back(record.info.key);
     bytes += stored_bytes(record.info);
+    waiting.push_back(&record);
   }
   if (bytes > max_bytes)
     return fail(Code::NoSpace, "{}: records of {} bytes, the store holds at most {}", folder, bytes,
                 max_bytes.load());
   constexpr int kRounds = 100;
   for (int round = 0; round < kRounds; ++round) {
-    const auto wanted = CAIRN_TRY(missing(records));
-    const auto inserted = CAIRN_TRY(append(wanted, keys));
+    const auto wanted = CAIRN_TRY(missing(waiting));
+    const auto inserted = CAIRN_TRY(append(wanted, waiting));
+    std::erase_if(waiting, [&](const NewRecord* each) { return has(wanted, each); });
     if (!inserted.all_there) continue;
     // The records are there; where old ones cannot go now, the next write or gc() sees to it.
     (void)evict(inserted.time, bytes);
@@ -191,18 +203,16 @@ Result<void> Store::State::write(std::span<const NewRecord> records) {
               folder, kRounds);
 }
 
-Result<std::vector<const NewRecord*>> Store::State::missing(std::span<const NewRecord> records) {
-  std::vector<const NewRecord*> missing;
-  for (const NewRecord& record : records) {
-    const auto is_same = [&](const NewRecord* other) { return other->info.key == record.info.key; };
-    if (!CAIRN_TRY(index->contains(record.info.key)) && std::ranges::none_of(missing, is_same))
-      missing.push_back(&record);
-  }
+Result<Records> Store::State::missing(const Records& records) {
+  Records missing;
+  for (const NewRecord* record : records)
+    if (!CAIRN_TRY(index->contains(record->info.key)) && !has(missing, record))
+      missing.push_back(record);
   return missing;
 }
 
-Result<Index::Inserted> Store::State::append(std::span<const NewRecord* const> records,
-                                             std::span<const RecordKey> keys) {
+// The records, and that all of `used` are used now.
+Result<Index::Inserted> Store::State::append(const Records& records, const Records& used) {
   // Unless the rows are there in the end, no byte of the batch stays.
   struct Rollback {
     Appender* appender;
@@ -216,6 +226,8 @@ Result<Index::Inserted> Store::State::append(std::span<const NewRecord* const> r
     rows.push_back({.record = {.info = record->info}, .place = place});
   }
   if (!rows.empty()) CAIRN_TRY(appender.sync());
+  std::vector<RecordKey> keys;
+  for (const NewRecord* record : used) keys.push_back(record->info.key);
   const auto inserted = CAIRN_TRY(index->insert(rows, keys));
   rollback.appender = nullptr;
   (void)index->add_closed(appender.keep());
@@ -240,13 +252,13 @@ Result<void> Store::sync() { return state_->index->sync(); }
 
 void Store::set_max_bytes(uint64_t bytes) { state_->max_bytes = bytes; }
 
-// Evicts what was last used before `before`. More than the expected excess may come from damaged
-// totals, so they are counted anew first.
+// Evicts what was last used before `before`. Totals that are far from what this call may have added
+// could be damaged ones, so they are counted anew before anything goes.
 Result<void> Store::State::evict(int64_t before, uint64_t expected_excess) {
   const Index::Totals totals = CAIRN_TRY(index->totals());
   const uint64_t bytes = totals.bytes + totals.set_aside_bytes;
   if (bytes <= max_bytes) return {};
-  if (bytes - max_bytes > expected_excess) CAIRN_TRY(index->recount());
+  if (bytes - max_bytes > expected_excess + max_bytes / 4) CAIRN_TRY(index->recount());
   for (;;) {
     const uint64_t gone = CAIRN_TRY(index->evict(max_bytes, before));
     evicted += gone;
@@ -322,9 +334,9 @@ Result<void> Store::State::give_back_gaps(uint64_t segment) {
 
 Result<uint64_t> Store::gc() {
   const uint64_t before = CAIRN_TRY(state_->allocated_bytes());
-  CAIRN_TRY(state_->index->recount());
   CAIRN_TRY(state_->index->forget_set_aside());
-  CAIRN_TRY(state_->evict(INT64_MAX, UINT64_MAX));
+  CAIRN_TRY(state_->index->recount());
+  CAIRN_TRY(state_->evict(INT64_MAX, 0));
   CAIRN_TRY(state_->reclaim(State::Closed::looked_into));
   const uint64_t after = CAIRN_TRY(state_->allocated_bytes());
   return before - std::min(before, after);

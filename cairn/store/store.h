@@ -5,15 +5,18 @@
 //                         the proof
 //   DIR/segments/NAME     append-only files, one open per process, made with a fixed size:
 //                         records of {header: name, part, parent, kind, tokens, lengths,
-//                         checksums; payload}, header and payload each 4 KiB aligned
+//                         checksums; payload}, header and payload each 4 KiB aligned (record.h)
 //
 // A record never changes. What is evicted loses its row, then its bytes (a punched hole); a segment
 // without rows that nobody writes is unlinked; bytes that a dead process left without a row are
-// reclaimed by gc(), which open() runs too. A row that vanished under a reader is a miss. A row
-// whose bytes are wrong is set aside with its reason and never served again.
+// reclaimed by gc(), and by open(), which evicts nothing. A row that vanished under a reader is a
+// miss. A row whose bytes are wrong is set aside with its reason and never served again; its name
+// may be written anew. Its bytes stay for who wants to look at them, count against the budget, and
+// go with the next gc(), or before anything else when something is evicted.
 //
 // Errors: NoSpace (the disk is full), Io, Corrupt (the index; `rebuild` makes a new one from the
-// segments), Unsupported (a newer layout). Everything is thread-safe.
+// segments), Unsupported (a newer layout). Everything is thread-safe; write() takes one caller at a
+// time.
 #ifndef CAIRN_STORE_STORE_H_
 #define CAIRN_STORE_STORE_H_
 
@@ -55,7 +58,8 @@ struct RecordInfo {
   bool operator==(const RecordInfo&) const = default;
 };
 
-// A record to be written. `fill` is called once, on the writing thread, with payload_bytes.
+// A record to be written. `fill` is called once, on the writing thread, with payload_bytes; not at
+// all where the record is there already.
 struct NewRecord {
   RecordInfo info;
   std::function<void(std::span<std::byte> out)> fill;
@@ -96,7 +100,7 @@ using StoreProgress = std::function<void(uint64_t done, uint64_t total)>;  // by
 
 class Store {
  public:
-  // Makes the folder (0700) and the index where they are missing.
+  // Makes the folder (0700; its parent must exist) and the index where they are missing.
   static Result<std::unique_ptr<Store>> open(const std::string& folder,
                                              const StoreOptions& options = {});
   // A new index from what the segments hold. REQUIRES: no process has the store open; NoSpace or Io
@@ -132,7 +136,8 @@ class Store {
   // Writes records one after the other, syncs them, and inserts their rows in one transaction:
   // afterwards all are found (those that were there already count as written, and nothing is
   // written for them). On an error none of the new ones is. Then evicts to the budget, though never
-  // what this call wrote. A record larger than the budget is NoSpace.
+  // what this call wrote or found there. Records that are together larger than the budget are
+  // NoSpace.
   Result<void> write(std::span<const NewRecord> records);
 
   // Marks as used now. Enough for the last record of a chain: eviction goes by leaves.

@@ -85,6 +85,16 @@ TEST(FaultyFs, FailsEveryKindOfCall) {
   }
 }
 
+TEST(FaultyFs, MayHaveNoHoles) {
+  MemoryFs disk;
+  FaultyFs fs(disk);
+  fs.refuse_holes();
+  auto file = fs.create("a").value();
+  EXPECT_EQ(file->allocate(0, 1).error().code, Code::Unsupported);
+  EXPECT_EQ(file->punch_hole(0, 1).error().code, Code::Unsupported);
+  EXPECT_TRUE(file->set_size(1));
+}
+
 TEST(FaultyFs, AFullDiskTakesWhatFits) {
   MemoryFs disk;
   FaultyFs fs(disk);

@@ -154,6 +154,29 @@ TEST_F(StoreFaults, ADiskThatTakesNoMoreIsNoSpaceAndChangesNothing) {
   }
 }
 
+TEST_F(StoreFaults, WithoutHolesTheBytesComeBackWithTheirSegmentAndNoRebuildRaisesTheDead) {
+  FaultyFs fs(posix_fs());
+  fs.refuse_holes();
+  auto store = open(fs);
+  for (uint64_t number = 1; number < 20; ++number)
+    must(store->write(std::vector{filled(Day::info(number))}));
+  const StoreUse full = must(store->use());
+  ASSERT_GT(full.segments, 2u);
+  EXPECT_LT(full.allocated_bytes, full.bytes + kSegmentBytes);
+  const RecordKey gone[] = {numbered(19)};
+  must(store->remove(gone));
+  EXPECT_EQ(must(store->use()).allocated_bytes, full.allocated_bytes);
+  store.reset();
+  must(Store::rebuild(path_, {.fs = &fs}));
+  store = open(fs);
+  EXPECT_FALSE(must(store->contains(numbered(19))));
+  for (uint64_t number = 1; number < 19; ++number)
+    EXPECT_EQ(state_of(*store, Day::info(number)), "right");
+  store->set_max_bytes(0);
+  must(store->gc());
+  EXPECT_EQ(must(store->use()).allocated_bytes, 0u);
+}
+
 // A real file system of 4 MiB, and something else that fills it more or less.
 class FullDisk : public ::testing::Test {
  protected:
