@@ -5,8 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "cairn/format/safetensors.h"
 #include "cairn/io/faulty_fs.h"
@@ -260,6 +262,105 @@ TEST(FixedTensors, AreNoRecordsByPosition) {
               HasSubstr("slot 0: records by position, expected fixed tensors"));
 }
 
+// A recurrent layer of a large model: its tensor is one row of the file.
+TEST(FixedTensors, MayBeLargerThanSixteenMebibytes) {
+  const ModelSpec spec{.identity = sha256("large tensors"),
+                       .slots = {recurrent({{&kRecurrentFamily, 80, 65536}})}};  // 20 MiB
+  MemoryFs fs;
+  Conversation writer({.spec = spec});
+  const SeqId seq = writer.start(3, 7);
+  must(save(writer.session(), seq, count_tokens(3), "a", {.fs = &fs}));
+  Conversation reader({.spec = spec});
+  const Loaded loaded = must(load(reader.session(), "a", {.fs = &fs}));
+  EXPECT_TRUE(reader.records(loaded.seq) == writer.records(seq));
+}
+
+TEST(Latents, WithAnotherIndexAreAMismatch) {
+  const auto options = [](SlotSpec slot) {
+    return ConversationOptions{.spec = {.identity = sha256("latents"), .slots = {std::move(slot)}}};
+  };
+  const auto indexed = [](uint32_t index_dim) {
+    return latent({.latent_dim = 64, .rope_dim = 64, .index_dim = index_dim});
+  };
+  const SlotSpec draft = latent_draft({.latent_dim = 64, .rope_dim = 64});
+  struct Case {
+    SlotSpec saved, expected;
+    const char* says;
+  };
+  const Case cases[] = {
+      {indexed(128), indexed(64), "slot 0: index has width 128, expected 64"},
+      {indexed(128), indexed(0), "slot 0: families: 3, expected 2"},
+      {indexed(0), indexed(128), "slot 0: families: 2, expected 3"},
+      {indexed(128), draft, "slot 0: kind latent, expected latent-draft"},
+      {indexed(0), draft, "slot 0: kind latent, expected latent-draft"},
+  };
+  for (const Case& c : cases) {
+    MemoryFs fs;
+    Conversation writer(options(c.saved));
+    must(save(writer.session(), writer.start(70, 7), count_tokens(70), "a", {.fs = &fs}));
+    Conversation reader(options(c.expected));
+    const auto loaded = load(reader.session(), "a", {.fs = &fs});
+    ASSERT_FALSE(loaded) << c.says;
+    EXPECT_EQ(loaded.error().code, Code::Mismatch);
+    EXPECT_THAT(loaded.error().message, HasSubstr(c.says));
+    EXPECT_EQ(reader.memory().use().live_pages, 0u);
+  }
+}
+
+// A sound file of a draft head that has index keys, which no session can have written.
+TEST(Latents, OfADraftHeadWithAnIndexAreRefused) {
+  MemoryFs fs;
+  const ModelSpec spec{.identity = sha256("draft"),
+                       .slots = {latent_draft({.latent_dim = 64, .rope_dim = 64})}};
+  Conversation conversation({.spec = spec});
+  must(save(conversation.session(), conversation.start(70, 7), count_tokens(70), "a", {.fs = &fs}));
+  CheckpointInfo info = must(inspect("a", {.fs = &fs}));
+  info.slots[0].families.push_back(info.slots[0].families.back());
+  info.slots[0].families.back().name = "index";
+  must(write_checkpoint(fs, "a", info, sample_rows()));
+  const auto loaded = load(conversation.session(), "a", {.fs = &fs});
+  ASSERT_FALSE(loaded);
+  EXPECT_EQ(loaded.error().code, Code::Mismatch);
+  EXPECT_THAT(loaded.error().message, HasSubstr("slot 0: families: 3, expected 2"));
+
+  ModelSpec indexed = spec;
+  indexed.slots = {latent_draft({.latent_dim = 64, .rope_dim = 64, .index_dim = 64})};
+  Memory memory;
+  const auto opened = open_session(indexed, must(parse_scheme("f16")), memory);
+  ASSERT_FALSE(opened);
+  EXPECT_THAT(opened.error().message,
+              HasSubstr("slot 0: latent-draft: 3 families, expected latent and rope"));
+}
+
+// Two windows that keep differently much lie in two groups; where the reader keeps as much for
+// both, they share one, which holds what both have.
+TEST(Windows, OfAnotherRewindLoadAsTheyAreAdopted) {
+  const auto spec = [](Pos first, Pos second) {
+    ModelSpec model{.identity = sha256("windows")};
+    for (const Pos rewind : {first, second})
+      model.slots.push_back(
+          window({.heads = 1, .head_dim = 64, .window = 40, .sinks = 5, .rewind = rewind}));
+    return model;
+  };
+  for (const Pos length : {0, 60, 100, 300}) {
+    MemoryFs fs;
+    Conversation writer({.spec = spec(100, 16), .page_positions = 16});
+    const SeqId seq = writer.start(length, 7);
+    must(save(writer.session(), seq, count_tokens(length), "a", {.fs = &fs}));
+    for (const ModelSpec& other : {spec(8, 8), spec(0, 200), spec(300, 300)}) {
+      Conversation reader({.spec = other});
+      const SeqId loaded = must(load(reader.session(), "a", {.fs = &fs})).seq;
+      const SeqId adopted = must(reader.session().adopt(writer.session().snapshot(seq)));
+      EXPECT_TRUE(reader.records(loaded) == reader.records(adopted));
+      Conversation twin({.spec = other});
+      const SeqId built = twin.start(length, 7);
+      reader.append(loaded, 350, 8);
+      twin.append(built, 350, 8);
+      EXPECT_TRUE(reader.records(loaded) == twin.records(built));
+    }
+  }
+}
+
 TEST(Arrival, PlacesPositionsOfOneForm) {
   Conversation conversation({.scheme = "f16-keep64"});
   const std::vector<Pos> first_kept = {0, 250, 270};
@@ -455,6 +556,25 @@ TEST_F(SavedConversation, ASnapshotIsSavedAsItWasWhileTheSessionGoesOn) {
   conversation_.append(seq_, 100, 9);
   must(save(snapshot, tokens_, "old", {.fs = &fs_, .name_space = "a"}));
   EXPECT_TRUE(file_bytes(fs_, "old") == file_bytes(fs_, "chat"));
+}
+
+TEST_F(SavedConversation, AnotherThreadSavesASnapshotWhileTheSessionGoesOn) {
+  const Snapshot snapshot = conversation_.session().snapshot(seq_);
+  std::atomic<bool> is_over = false;
+  std::jthread saver([&] {
+    for (int i = 0; i < 20; ++i) {
+      must(save(snapshot, tokens_, "old", {.fs = &fs_, .name_space = "a"}));
+      EXPECT_TRUE(file_bytes(fs_, "old") == file_bytes(fs_, "chat"));
+    }
+    is_over = true;
+  });
+  // Until then: forks, appends and cuts of the very pages that are being saved.
+  for (uint64_t i = 0; !is_over; ++i) {
+    const SeqId fork = conversation_.session().fork(seq_);
+    conversation_.append(i % 2 == 0 ? fork : seq_, 3, i);
+    must(conversation_.session().truncate(seq_, kLength));
+    conversation_.session().drop(fork);
+  }
 }
 
 TEST_F(SavedConversation, AnEmptyPromptedSequenceOfAnotherSeedDoesNotLeakIn) {
