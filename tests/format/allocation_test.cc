@@ -5,12 +5,15 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <new>
 
 #include "cairn/format/json_fields.h"
 #include "cairn/format/layout.h"
 #include "cairn/format/safetensors.h"
+#include "tests/support/sample_checkpoint.h"
+#include "tests/support/scratch_folder.h"
 
 namespace {
 
@@ -134,6 +137,16 @@ TEST(Allocation, OfClaimedTerabytesIsNothing) {
                      .end = info.length,
                      .planes = {{.name = "values", .dtype = "F32", .record_bytes = 256}}}}});
   EXPECT_LT(peak_of([&] { EXPECT_FALSE(make_layout(info)); }), size_t{16} << 10);
+}
+
+// C78: a save holds a few writes' worth of bytes, not the file's.
+TEST(Allocation, OfALargeSaveDoesNotGrowWithTheFile) {
+  const ScratchFolder folder;
+  const CheckpointInfo info = sample_checkpoint(500'000);
+  const size_t peak = peak_of(
+      [&] { ASSERT_TRUE(write_checkpoint(posix_fs(), folder / "a", info, sample_rows())); });
+  EXPECT_GE(std::filesystem::file_size(folder / "a"), 16u << 20);
+  EXPECT_LE(peak, 4u << 20);
 }
 
 }  // namespace
