@@ -123,6 +123,27 @@ TEST(Adopt, SharesPagesUnderAnotherRewindWhereTheSlotsAreGroupedAlike) {
   EXPECT_EQ(memory.use().live_bytes, live);
 }
 
+// Pages of one size, in which other slots lie.
+TEST(Adopt, MovesTheRecordsWhereAnotherRewindGroupsTheSlotsOtherwise) {
+  const auto spec = [](std::initializer_list<Pos> rewinds) {
+    ModelSpec four{.identity = sha256("windows")};
+    for (const Pos rewind : rewinds)
+      four.slots.push_back(window({.heads = 1, .head_dim = 64, .window = 40, .rewind = rewind}));
+    return four;
+  };
+  Conversation theirs({.spec = spec({100, 100, 200, 200})});
+  Session ours =
+      must(open_session(spec({100, 200, 100, 200}), theirs.session().scheme(), theirs.memory()));
+  const Snapshot from = theirs.session().snapshot(theirs.start(60, 7));
+  const Snapshot to = ours.snapshot(must(ours.adopt(from)));
+  for (SlotId slot : ours.slots()) {
+    std::vector<float> expected(60 * 64), got(60 * 64);
+    decode(from.view(slot), 0, kKey, 0, 60, expected.data());
+    decode(to.view(slot), 0, kKey, 0, 60, got.data());
+    EXPECT_EQ(got, expected) << slot.value;
+  }
+}
+
 TEST(Adopt, RefusesToPassALimitOfPositions) {
   const auto spec = [](Pos max_positions) {
     return ModelSpec{
