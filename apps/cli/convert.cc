@@ -40,19 +40,14 @@ those that the metadata "tokens" lists, and unknown without it.
 With --to mlx-lm, f32, f16 and bf16 stay, and so does affine in layers of full attention if keys and
 values share bits and group (32, 64 or 128). Everything else (turbo, keep and after, affine windows
 and latents) becomes f32, and a warning says so. Recurrent states become square matrices. The state
-of a model needs --model, if the model is not installed.
+of a model needs --model, if the model is not installed. mlx-lm wants a name that ends in
+.safetensors.
 )";
 
-// What llama's file format does to a llama: pairs that mlx-lm has as halves lie side by side.
 Result<StateOwner> open_owner(const std::string& path, const Config& config) {
   const auto model =
       CAIRN_TRY(load_model(path, {.threads = 1, .cache_folder = config.cache_folder}));
-  StateOwner owner{.spec = model->spec()};
-  const bool is_llama = model->architecture() == "llama";
-  if (is_llama && model->weights().llama_pairs() == RotaryPairs::adjacent)
-    owner.adjacent_pairs = CAIRN_TRY(model->weights().metadata().u32_or(
-        "llama.rope.dimension_count", owner.spec.slots[0].families[0].width));
-  return owner;
+  return StateOwner{.spec = model->spec(), .adjacent_pairs = model->adjacent_pairs()};
 }
 
 // The model that --model names; else, where mlx-lm must understand the keys, the one that made IN.

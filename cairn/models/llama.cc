@@ -124,6 +124,9 @@ class Llama final : public Network {
                                                            .max_positions = shape_.context}));
   }
   size_t max_nodes() const override { return 32 * (layers_.size() + 1); }
+  uint32_t adjacent_pairs() const override {
+    return pairs_ == RotaryPairs::adjacent ? shape_.rotary_dim : 0;
+  }
 
   ggml_tensor* build(GraphBuilder& b) const override {
     ggml_tensor* x = ggml_get_rows(b.context, embedding_, b.tokens);

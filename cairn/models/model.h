@@ -49,6 +49,7 @@ class Model {
   }                                                                  // null: the file has none
   uint32_t vocabulary() const { return network_->vocabulary(); }     // logits of a row
   Pos context_length() const { return network_->context_length(); }  // positions
+  uint32_t adjacent_pairs() const { return network_->adjacent_pairs(); }  // see network.h
   uint32_t threads() const { return executor_->threads(); }
 
   // Runs the model over the step's rows and writes every slot; the caller commits. `tokens` are

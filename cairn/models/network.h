@@ -39,6 +39,9 @@ class Network {
   virtual Pos context_length() const = 0;   // positions the model was trained for
   virtual std::vector<SlotSpec> slots() const = 0;
   virtual size_t max_nodes() const = 0;  // of a graph, generously
+  // How many numbers of a key are rotated in pairs that lie side by side; 0: the two of a pair are
+  // half of the rotated numbers apart, as in the frameworks that models come from.
+  virtual uint32_t adjacent_pairs() const { return 0; }
   // Writes every slot. Returns logits [vocabulary, wanted], or null when none are wanted.
   virtual ggml_tensor* build(GraphBuilder& builder) const = 0;
 };
