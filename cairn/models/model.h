@@ -46,9 +46,9 @@ class Model {
   const Weights& weights() const { return weights_; }
   const Tokenizer* tokenizer() const {
     return tokenizer_ ? &*tokenizer_ : nullptr;
-  }                                                                  // null: the file has none
-  uint32_t vocabulary() const { return network_->vocabulary(); }     // logits of a row
-  Pos context_length() const { return network_->context_length(); }  // positions
+  }                                                                       // null: the file has none
+  uint32_t vocabulary() const { return network_->vocabulary(); }          // logits of a row
+  Pos context_length() const { return network_->context_length(); }       // positions
   uint32_t adjacent_pairs() const { return network_->adjacent_pairs(); }  // see network.h
   uint32_t threads() const { return executor_->threads(); }
 
