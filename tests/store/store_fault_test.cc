@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 
+#include <atomic>
 #include <filesystem>
 #include <map>
+#include <thread>
 
 #include "cairn/io/faulty_fs.h"
 #include "cairn/store/sqlite.h"
@@ -407,6 +409,30 @@ TEST_F(StoreFaults, HostileRowsAreMisses) {
     ASSERT_EQ(state_of(*store, info), "right");
     ASSERT_EQ(state_of(*store, record(2).info), "right");
   }
+}
+
+// Between a reader's question and its read the record may go, row first, then bytes.
+TEST_F(StoreFaults, AReaderThatLosesARaceWithEvictionHasAMiss) {
+  const auto store = open(posix_fs(), 60'000);
+  std::atomic<bool> is_over = false;
+  std::atomic<uint64_t> hits = 0, misses = 0, others = 0;
+  std::vector<std::thread> readers;
+  for (uint64_t seed : {1, 2})
+    readers.emplace_back([&, seed] {
+      Random random(seed);
+      while (!is_over) {
+        const std::string state = state_of(*store, record_of(random.below(8), 9000).info);
+        ++(state == "right" ? hits : state == "gone" || state == "not found" ? misses : others);
+      }
+    });
+  for (uint64_t i = 0; i < 600; ++i)
+    ASSERT_TRUE(store->write(std::vector{record_of(i * 5 % 8, 9000)}));
+  is_over = true;
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_EQ(others, 0u);
+  EXPECT_EQ(must(store->use()).set_aside, 0u);
+  EXPECT_GT(hits, 0u);
+  EXPECT_GT(misses, 0u);
 }
 
 // A row that points at the bytes of another does not take them along when it goes.

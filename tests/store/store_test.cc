@@ -253,6 +253,18 @@ TEST_F(StoreFolder, EvictsChainsFromTheirEnds) {
   EXPECT_THAT(found(*store, 14), ElementsAre(0, 1, 10, 11, 12, 13)) << "2 as recent as 3 was";
 }
 
+TEST_F(StoreFolder, ARemovedChildLeavesItsTimeOfUseToItsParent) {
+  auto store = open(4 * kSize);
+  write(*store, {unit(0)});
+  write(*store, {unit(1, numbered_name(0))});
+  write(*store, {unit(2)});
+  const RecordKey child[] = {numbered(1)};
+  must(store->touch(child));
+  must(store->remove(child));
+  write(*store, {unit(3), unit(4), unit(5)});
+  EXPECT_THAT(found(*store, 10), ElementsAre(0, 3, 4, 5));
+}
+
 TEST_F(StoreFolder, EvictsAllPartsOfANameTogether) {
   auto store = open(1 << 20);
   for (uint64_t number = 0; number < 3; ++number)
