@@ -19,7 +19,7 @@ bool is_safe(DiskCopy disk) { return disk == DiskCopy::NotWanted || disk == Disk
 uint64_t unshared_bytes(const RamRecord& record) {
   uint64_t bytes = 0;
   for (const PageRef& page : record.pages)
-    if (page && !page.is_shared()) bytes += page.bytes();
+    if (page && !page.is_shared()) bytes += page.cost();
   return bytes;
 }
 
@@ -39,7 +39,7 @@ RamRecord RamRecord::share() const {
 uint64_t RamRecord::bytes() const {
   uint64_t bytes = notes.bytes();
   for (const PageRef& page : pages)
-    if (page) bytes += page.bytes();
+    if (page) bytes += page.cost();
   return bytes;
 }
 
@@ -70,6 +70,15 @@ std::optional<RamRecord> RamTier::find(const RecordKey& key) const {
   const auto found = by_key_.find(key);
   if (found == by_key_.end()) return std::nullopt;
   return found->second->record.share();
+}
+
+bool RamTier::look_at(const RecordKey& key,
+                      const std::function<void(const RamRecord&)>& look) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_key_.find(key);
+  if (found == by_key_.end()) return false;
+  look(found->second->record);
+  return true;
 }
 
 std::vector<RecordInfo> RamTier::infos(const Index& index,

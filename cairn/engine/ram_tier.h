@@ -65,6 +65,9 @@ class RamTier {
 
   bool contains(const RecordKey& key) const;
   std::optional<RamRecord> find(const RecordKey& key) const;
+  // Looks at a record where it lies, without a hold of its own: a plan that runs out of memory
+  // meanwhile waits for `look`, and finds nothing held. False: it is not there.
+  bool look_at(const RecordKey& key, const std::function<void(const RamRecord&)>& look) const;
   std::vector<RecordInfo> children(const Digest& parent, RecordKind kind) const;
   std::vector<RecordInfo> owned_by(const Digest& owner, RecordKind kind) const;
 

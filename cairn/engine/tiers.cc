@@ -1,6 +1,6 @@
 #include "cairn/engine/tiers.h"
 
-#include <deque>
+#include <set>
 #include <thread>
 
 namespace cairn {
@@ -9,6 +9,7 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPoll{2};
+constexpr uint64_t kMostBatchBytes = uint64_t{64} << 20;  // of one sync
 
 uint64_t payload_bytes(const std::vector<RamRecord>& records) {
   uint64_t bytes = 0;
@@ -21,6 +22,9 @@ std::vector<RecordKey> keys_of(const std::vector<RamRecord>& records) {
   for (const RamRecord& record : records) keys.push_back(record.info.key);
   return keys;
 }
+
+// Memory needed a record's pages while it was about to be written.
+struct Vanished {};
 
 void fill(const RamRecord& record, std::span<std::byte> out) {
   const RecordInfo& info = record.info;
@@ -147,30 +151,63 @@ void Tiers::enqueue(std::vector<RecordKey> keys, uint64_t bytes) {
                         .can_drop = {}});
 }
 
-// On the queue's thread. A record that RAM had to drop is passed over: ram_.lost() has its name.
-Result<void> Tiers::write_out(const std::vector<RecordKey>& keys) {
-  std::deque<RamRecord> held;
+// On the queue's thread. Where more items wait, theirs go along: many small ones cost one sync.
+Result<void> Tiers::write_out(std::vector<RecordKey> keys) {
+  const size_t own = keys.size();
+  if (queue_.counts().pending > 1) {
+    const std::vector<RecordKey> waiting = ram_.with_disk(DiskCopy::Queued);
+    keys.insert(keys.end(), waiting.begin(), waiting.end());
+  }
+  std::span<const RecordKey> left = keys;
+  for (size_t passed = 0; passed < own; passed = keys.size() - left.size()) {
+    if (Result<void> done = write_batch(left); !done) {
+      passed = std::min(own, keys.size() - left.size());
+      ram_.set_disk(std::span(keys).subspan(passed, own - passed), DiskCopy::Failed);
+      report(done.error());
+      const std::lock_guard lock(mutex_);
+      last_failure_ = SteadyClock::now();
+      return done;
+    }
+  }
+  return {};
+}
+
+// Writes the first of `keys`, as many as one sync is worth, and takes them off. A record that RAM
+// had to drop is passed over: ram_.lost() has its name. Pages are copied one at a time and never
+// held, so that all of them can be given up for a plan.
+Result<void> Tiers::write_batch(std::span<const RecordKey>& keys) {
+  std::vector<RecordKey> wanted;
+  std::set<RecordKey> seen;
+  uint64_t bytes = 0;
+  for (; !keys.empty() && bytes < kMostBatchBytes; keys = keys.subspan(1))
+    ram_.look_at(keys.front(), [&](const RamRecord& record) {
+      if (record.disk == DiskCopy::Whole || !seen.insert(keys.front()).second) return;
+      wanted.push_back(keys.front());
+      bytes += record.info.payload_bytes;
+    });
+
   std::vector<NewRecord> records;
   std::vector<RecordKey> written;
-  for (const RecordKey& key : keys) {
-    std::optional<RamRecord> record = ram_.find(key);
-    if (!record || record->disk == DiskCopy::Whole) continue;
-    held.push_back(std::move(*record));
-    const RamRecord& held_record = held.back();
-    records.push_back({.info = held_record.info, .fill = [&held_record](std::span<std::byte> out) {
-                         fill(held_record, out);
-                       }});
-    written.push_back(key);
+  Result<void> done;
+  for (bool is_whole = false; !is_whole;) {
+    records.clear();
+    written.clear();
+    for (const RecordKey& key : wanted)
+      ram_.look_at(key, [&](const RamRecord& record) {
+        written.push_back(key);
+        records.push_back({.info = record.info, .fill = [this, key](std::span<std::byte> out) {
+                             const auto copy = [&](const RamRecord& it) { fill(it, out); };
+                             if (!ram_.look_at(key, copy)) throw Vanished();
+                           }});
+      });
+    try {
+      done = records.empty() ? Result<void>() : store_->write(records);
+      is_whole = true;
+    } catch (const Vanished&) {  // nothing was written; without it, then
+    }
   }
-  const Result<void> done = records.empty() ? Result<void>() : store_->write(records);
-  held.clear();
   ram_.set_disk(written, done ? DiskCopy::Whole : DiskCopy::Failed);
-  if (!done) {
-    report(done.error());
-    const std::lock_guard lock(mutex_);
-    last_failure_ = SteadyClock::now();
-    return done;
-  }
+  if (!done) return done;
   for (const NewRecord& record : records)  // what should be gone is at worst still there
     if (!record.info.owner.is_zero()) (void)remove_others(record.info);
   return {};

@@ -85,7 +85,8 @@ class Tiers {
 
  private:
   void enqueue(std::vector<RecordKey> keys, uint64_t bytes);
-  Result<void> write_out(const std::vector<RecordKey>& keys);
+  Result<void> write_out(std::vector<RecordKey> keys);
+  Result<void> write_batch(std::span<const RecordKey>& keys);
   Result<void> remove_others(const RecordInfo& newest);
   void settle(const std::vector<RecordKey>& keys);
   void retry_failed();
