@@ -541,7 +541,7 @@ void Prefixes::publish(const Session& session,
   for (size_t slot = 0; slot < group_of_.size(); ++slot)
     first_kept[group_of_[slot]] = snapshot.first_kept(SlotId{static_cast<uint32_t>(slot)});
   std::vector<RamRecord> records;
-  if (described_roots_.insert(root(is_exact)).second) records.push_back(about_root(is_exact));
+  describe_root(is_exact, records);
   std::vector<RecordKey> chain;
   for (Pos index = 0; index < published.chain_->spans(); ++index)
     chain.push_back({published.chain_->name(index + 1), 0});
@@ -571,6 +571,11 @@ void Prefixes::publish(const Session& session,
   published.spans_ = published.chain_->spans();
   tiers_->publish(std::move(records));
   tiers_->ram().touch(chain);
+}
+
+// What a root stands for comes before the first record below it.
+void Prefixes::describe_root(bool is_exact, std::vector<RamRecord>& records) {
+  if (described_roots_.insert(root(is_exact)).second) records.push_back(about_root(is_exact));
 }
 
 RamRecord Prefixes::about_root(bool is_exact) const {
@@ -625,6 +630,7 @@ void Prefixes::mark(const Session& session,
   RamRecord mark = make_mark(session.snapshot(seq), tokens, published, std::move(notes));
   if (use == MarkUse::Turn) mark.info.owner = published.owner_;
   std::vector<RamRecord> records;
+  describe_root(published.is_exact_, records);
   records.push_back(std::move(mark));
   tiers_->publish(std::move(records));
 }
@@ -672,6 +678,7 @@ void Prefixes::save_generation(const Session& session,
   mark.info.key.name = named({}, {"generation", as_text(owner), as_text(mark.info.key.name)});
   mark.info.owner = owner;
   std::vector<RamRecord> records;
+  describe_root(published.is_exact_, records);
   records.push_back(std::move(mark));
   tiers_->publish(std::move(records));
 }

@@ -179,6 +179,7 @@ class Prefixes {
                       std::span<const int32_t> tokens,
                       const Published& published,
                       MarkNotes notes) const;
+  void describe_root(bool is_exact, std::vector<RamRecord>& records);
   RamRecord about_root(bool is_exact) const;
   void follow(Published& published, std::span<const int32_t> tokens, bool is_exact) const;
   bool is_closed(const Digest& generation);
