@@ -8,6 +8,7 @@
 #include "apps/cli/exit_code.h"
 #include "apps/cli/installed_models.h"
 #include "apps/cli/output.h"
+#include "apps/cli/vocabularies.h"
 #include "cairn/engine/snapshot.h"
 #include "cairn/models/arithmetic.h"
 #include "cairn/models/tokenizer.h"
@@ -111,7 +112,6 @@ Result<uint64_t> file_bytes_of(const std::string& path) {
   return file->size();
 }
 
-// The text as it was given: control tokens by their names, so that turns can be told apart.
 Result<std::string> text_of(const CheckpointInfo& info,
                             const InspectOptions& options,
                             const std::optional<InstalledModel>& maker,
@@ -127,10 +127,8 @@ Result<std::string> text_of(const CheckpointInfo& info,
   if (tokenizer.hash() != info.tokenizer)
     return fail(Code::Mismatch, "{}: tokenizer {}, expected {}: that of {}", options.path,
                 short_name(info.tokenizer), short_name(tokenizer.hash()), path);
-  std::string text;
-  for (const int32_t token : CAIRN_TRY(read_tokens(options.path)))
-    if (token >= 0 && static_cast<size_t>(token) < tokenizer.size()) text += tokenizer.piece(token);
-  return text;
+  const std::vector<int32_t> tokens = CAIRN_TRY(read_tokens(options.path));
+  return pieces_of(tokenizer, tokens);
 }
 
 Json json_of(const CheckpointInfo& info) {

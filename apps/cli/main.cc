@@ -8,6 +8,7 @@
 #include "apps/cli/files.h"
 #include "apps/cli/lists.h"
 #include "apps/cli/run.h"
+#include "apps/cli/store.h"
 
 namespace cairn::cli {
 namespace {
@@ -21,6 +22,8 @@ Begin with:
   cairn run smollm2 -p "Once upon a time"          text in, text out
   cairn run smollm2 --chat --state chat.cairn      a conversation that survives a restart
   cairn inspect chat.cairn                         what the file holds
+  cairn run smollm2 -f book.txt --store cache      what any earlier run computed of it is reused
+  cairn store ls cache                             the conversations that the folder remembers
 
 Each command explains itself: cairn run --help.
 Models are looked for in $CAIRN_MODELS (folders, separated by colons), ./models and the folder
@@ -31,7 +34,10 @@ models beside the program's folder.
 // Shown in one line, whatever CLI11 says in several.
 int report_usage(const CLI::App& program, const CLI::ParseError& error) {
   std::string command = "cairn";
-  for (const CLI::App* chosen : program.get_subcommands()) command += " " + chosen->get_name();
+  for (const CLI::App* app = &program; !app->get_subcommands().empty();) {
+    app = app->get_subcommands().front();
+    command += " " + app->get_name();
+  }
   return report({Code::BadInput, fmt::format("{}; {} --help explains", error.what(), command)});
 }
 
@@ -46,11 +52,13 @@ int main_of(int argc, char** argv, Clock::time_point start) {
   InspectOptions inspect_options;
   VerifyOptions verify_options;
   ConvertCommand convert_options;
+  StoreCommand store_options;
   ListOptions list_options;
   const CLI::App* run_command = add_run(program, run_options);
   const CLI::App* inspect_command = add_inspect(program, inspect_options);
   const CLI::App* verify_command = add_verify(program, verify_options);
   const CLI::App* convert_command = add_convert(program, convert_options);
+  const CLI::App* store_command = add_store(program, store_options);
   const CLI::App* models_command = add_models(program, list_options);
   const CLI::App* kinds_command = add_kinds(program, list_options);
   const CLI::App* encodings_command = add_encodings(program, list_options);
@@ -69,6 +77,7 @@ int main_of(int argc, char** argv, Clock::time_point start) {
   if (inspect_command->parsed()) result = show_file(inspect_options, config);
   if (verify_command->parsed()) result = verify_files(verify_options);
   if (convert_command->parsed()) result = convert_file(convert_options, config);
+  if (store_command->parsed()) result = store(store_options, config);
   if (models_command->parsed()) result = list_models(list_options, config);
   if (kinds_command->parsed()) result = list_kinds(list_options);
   if (encodings_command->parsed()) result = list_encodings(list_options);

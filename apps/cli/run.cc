@@ -36,10 +36,14 @@ constexpr const char* kExamples =
 -p and -f give the text to the model as it is; --chat writes it as the model's chat template wants.
 With --state and neither --continue nor --chat the text is the whole conversation from its first
 word on: what it shares with the file is reused. A text that would drop more than half of what is
-saved is refused. --json prints: text, tokens (generated ids), prompt_tokens (= reused + computed),
-reused, reused_from_ram, reused_from_disk, resumed (tokens of an interrupted answer), computed,
-ttft_ms (from the start of the process; null without a token), ttft_parts_ms,
-prefill_tokens_per_s, decode_tokens_per_s, finish, positions, state_bytes, save_ms.
+saved is refused. With --store nothing is refused or named: whatever prefix of the text is there is
+reused, and a store that is full, slow or damaged costs time and never changes a word. Both can be
+given; whichever has more of the text is used.
+
+--json prints: text, tokens (generated ids), prompt_tokens, resumed (tokens of an interrupted
+answer), reused, computed (both together are prompt_tokens + resumed), reused_from_ram,
+reused_from_disk (by way of --store), ttft_ms (from the start of the process; null without a token),
+ttft_parts_ms, prefill_tokens_per_s, decode_tokens_per_s, finish, positions, state_bytes, save_ms.
 )";
 
 Result<std::string> read_text(const std::string& path) {
@@ -142,7 +146,11 @@ namespace {
 // Where the reused tokens came from.
 std::string reused_text(const Answer& answer) {
   const Recalled& recalled = answer.recalled;
+  const Pos from_tiers = recalled.from_ram + recalled.from_disk;
+  const Pos held =
+      answer.generated.stats.reused - std::min(answer.generated.stats.reused, from_tiers);
   std::string text = "tokens";
+  if (held > 0) text += fmt::format(", {} held already", with_commas(held));
   if (recalled.from_ram > 0) text += fmt::format(", {} from RAM", with_commas(recalled.from_ram));
   if (recalled.from_disk > 0)
     text += fmt::format(", {} from disk", with_commas(recalled.from_disk));
@@ -191,6 +199,9 @@ int finish_answer(const Answer& answer, const Talk& talk) {
   return kDone;
 }
 
+// An empty one is a variable of a script that was not set, and no wish to go without.
+std::string expect_path(const std::string& path) { return path.empty() ? "empty path" : ""; }
+
 CLI::App* add_run(CLI::App& program, RunOptions& options) {
   CLI::App* run = program.add_subcommand("run", "Answer a text, and remember it with --state");
   run->footer(kExamples);
@@ -204,14 +215,16 @@ CLI::App* add_run(CLI::App& program, RunOptions& options) {
                 "Write messages by the model's chat template; without -p and -f line by line");
   run->add_option("--state", options.state_path,
                   "What was computed is kept here and reused next time")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(expect_path);
   auto* goes_on =
       run->add_flag("--continue", options.goes_on,
                     "The text is the next part of what --state holds (--chat implies it)");
   auto* store = run->add_option("--store", options.store_path,
                                 "A folder that remembers every conversation: what any earlier run "
                                 "computed of this text is reused")
-                    ->type_name("DIR");
+                    ->type_name("DIR")
+                    ->check(expect_path);
   run->add_option("--namespace", options.name_space,
                   "Shares what is stored with the same namespace only")
       ->type_name("NAME")
@@ -219,6 +232,7 @@ CLI::App* add_run(CLI::App& program, RunOptions& options) {
   run->add_option("--tenant-key", options.tenant_key_path,
                   "A file with a secret: without it nothing of this is found or guessed")
       ->type_name("FILE")
+      ->check(expect_path)
       ->needs(store);
   run->add_option(
          "--store-bytes", options.store_bytes,

@@ -78,7 +78,7 @@ class Talk {
   std::optional<Sampler> sampler_;
   std::optional<ChatTemplate> chat_;
   Conversation conversation_;
-  std::unique_ptr<Tiered> tiered_;  // null: no --store
+  std::unique_ptr<Tiered> tiered_;  // null: no --store, or one of no use
   Parts parts_;
 };
 

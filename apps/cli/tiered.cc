@@ -1,5 +1,6 @@
 #include "apps/cli/tiered.h"
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -23,6 +24,14 @@ Result<std::string> read_key(const std::string& path) {
   return key;
 }
 
+Result<void> check_folder(const std::string& path) {
+  std::error_code absent;
+  const auto status = std::filesystem::status(path, absent);
+  if (std::filesystem::exists(status) && !std::filesystem::is_directory(status))
+    return fail(Code::BadInput, "{}: a file, expected a folder for --store", path);
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Tiered>> Tiered::open(const RunOptions& options,
@@ -33,7 +42,18 @@ Result<std::unique_ptr<Tiered>> Tiered::open(const RunOptions& options,
   std::unique_ptr<Tiered> tiered(new Tiered());
   PrefixOptions prefix{.name_space = options.name_space, .about = model_name};
   prefix.secret = CAIRN_TRY(read_key(options.tenant_key_path));
-  tiered->store_ = CAIRN_TRY(Store::open(options.store_path, {.max_bytes = options.store_bytes}));
+  CAIRN_TRY(check_folder(options.store_path));
+  auto store = Store::open(options.store_path, {.max_bytes = options.store_bytes});
+  if (!store && store.error().code == Code::Corrupt) {
+    warn(fmt::format("{} (cairn store rebuild {}); this run goes without the store",
+                     store.error().message, options.store_path));
+    return nullptr;
+  }
+  if (!store && store.error().code == Code::NoSpace) {
+    warn(fmt::format("{}; this run goes without the store", store.error().message));
+    return nullptr;
+  }
+  tiered->store_ = CAIRN_TRY(std::move(store));
   tiered->tiers_.emplace(memory, tiered->store_.get());
   tiered->prefixes_ = CAIRN_TRY(Prefixes::make(session, *tiered->tiers_, std::move(prefix)));
   tiered->recall_.emplace(*tiered->prefixes_, session, conversation,
@@ -46,16 +66,27 @@ const Recalled& Tiered::begin(const Request& request) {
 }
 
 void Tiered::warn_of_problems() {
-  if (const auto problem = tiers_->take_problem())
-    warn(fmt::format("the store is of no help at the moment: {}", problem->message));
+  const auto problem = tiers_->take_problem();
+  if (!problem) return;
+  if (problem->code != Code::Corrupt)
+    warn_of_writing(fmt::format("the store is of no help at the moment: {}", problem->message));
+  else if (!std::exchange(has_warned_of_damage_, true))
+    warn(
+        fmt::format("a part of the store is damaged, and is computed anew: {}; `cairn store "
+                    "verify {}` finds all such parts",
+                    problem->message, store_->folder()));
+}
+
+void Tiered::warn_of_writing(const std::string& message) {
+  if (!std::exchange(has_warned_of_writing_, true)) warn(message);
 }
 
 void Tiered::finish() {
   const FlushVerdict verdict = tiers_->flush();
-  (void)tiers_->take_problem();  // the verdict has it
+  warn_of_problems();
   if (!verdict.is_durable)
-    warn(fmt::format("not all of this was stored ({} of its parts are missing): {}",
-                     with_commas(verdict.missing + verdict.waiting), verdict.reason));
+    warn_of_writing(fmt::format("not all of this was stored ({} of its parts are missing): {}",
+                                with_commas(verdict.missing + verdict.waiting), verdict.reason));
 }
 
 }  // namespace cairn::cli

@@ -13,7 +13,8 @@ namespace cairn::cli {
 
 class Tiered {
  public:
-  // All outlive this. BadInput or Io when the folder cannot be a store, or the key not be read.
+  // All outlive this. Null, after a warning: the store is damaged or the disk full, and an answer
+  // needs neither. An error when the folder cannot be a store, or the key not be read.
   static Result<std::unique_ptr<Tiered>> open(const RunOptions& options,
                                               Memory& memory,
                                               Session& session,
@@ -23,18 +24,21 @@ class Tiered {
   Recall& recall() { return *recall_; }
   const Recalled& recalled() const { return recalled_; }
   const Recalled& begin(const Request& request);
-  void warn_of_problems();  // each once
+  void warn_of_problems();  // once of damage, once of a disk that fails
   // Waits until what was computed is safe, and says if it is not.
   void finish();
 
  private:
   Tiered() = default;
+  void warn_of_writing(const std::string& message);
 
   std::unique_ptr<Store> store_;
   std::optional<Tiers> tiers_;
   std::optional<Prefixes> prefixes_;
   std::optional<Recall> recall_;
   Recalled recalled_;
+  bool has_warned_of_damage_ = false;
+  bool has_warned_of_writing_ = false;
 };
 
 }  // namespace cairn::cli
