@@ -11,6 +11,7 @@
 #include <functional>
 
 #include "cairn/models/executor.h"
+#include "cairn/models/gelu.h"
 
 namespace cairn {
 namespace {
@@ -81,8 +82,9 @@ const std::array kPlainOperations = {
     Operation{"add", [](const Bench& b) { return ggml_add(b.context, b.columns, b.columns); }},
     Operation{"swiglu",
               [](const Bench& b) { return ggml_swiglu_split(b.context, b.columns, b.columns); }},
-    Operation{"geglu",
-              [](const Bench& b) { return ggml_geglu_split(b.context, b.columns, b.columns); }},
+    Operation{"gelu gate",
+              [](const Bench& b) { return gelu_gate(b.context, b.columns, b.columns); }},
+    Operation{"scale", [](const Bench& b) { return ggml_scale(b.context, b.columns, 0.3f); }},
     Operation{"rope (adjacent pairs)",
               [](const Bench& b) { return b.rope(GGML_ROPE_TYPE_NORMAL); }},
     Operation{"rope (halves)", [](const Bench& b) { return b.rope(GGML_ROPE_TYPE_NEOX); }},

@@ -1,9 +1,12 @@
 #include "cairn/models/huggingface.h"
 
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "cairn/format/safetensors.h"
 
@@ -16,6 +19,17 @@ struct Name {
   std::string_view theirs, ours;
 };
 
+// How the configurations and files of one model type differ from the others'.
+struct Dialect {
+  std::string_view model_type;
+  std::string_view architecture;
+  std::span<const Name> layer_names;  // those that kLayerNames does not have
+  std::string_view activation_key, activation;
+  bool norms_lack_one;  // of a norm's weights w the file has w - 1
+  // The keys that not all architectures have.
+  Result<void> (*set_more)(gguf_context* pairs, const std::string& path, const Json& config);
+};
+
 constexpr std::array kTopNames = {
     Name{"model.embed_tokens.weight", "token_embd.weight"},
     Name{"model.norm.weight", "output_norm.weight"},
@@ -24,9 +38,18 @@ constexpr std::array kTopNames = {
 constexpr std::array kLayerNames = {
     Name{"input_layernorm", "attn_norm"},    Name{"self_attn.q_proj", "attn_q"},
     Name{"self_attn.k_proj", "attn_k"},      Name{"self_attn.v_proj", "attn_v"},
-    Name{"self_attn.o_proj", "attn_output"}, Name{"post_attention_layernorm", "ffn_norm"},
-    Name{"mlp.gate_proj", "ffn_gate"},       Name{"mlp.up_proj", "ffn_up"},
-    Name{"mlp.down_proj", "ffn_down"},
+    Name{"self_attn.o_proj", "attn_output"}, Name{"mlp.gate_proj", "ffn_gate"},
+    Name{"mlp.up_proj", "ffn_up"},           Name{"mlp.down_proj", "ffn_down"},
+};
+constexpr std::array kLlamaNames = {
+    Name{"post_attention_layernorm", "ffn_norm"},
+};
+constexpr std::array kGemmaNames = {
+    Name{"self_attn.q_norm", "attn_q_norm"},
+    Name{"self_attn.k_norm", "attn_k_norm"},
+    Name{"post_attention_layernorm", "post_attention_norm"},
+    Name{"pre_feedforward_layernorm", "ffn_norm"},
+    Name{"post_feedforward_layernorm", "post_ffw_norm"},
 };
 constexpr std::array kWholeNumbers = {
     Name{"vocab_size", "vocab_size"},
@@ -41,7 +64,7 @@ constexpr std::array kWholeNumbers = {
 
 // "model.layers.3.mlp.up_proj.weight" is "blk.3.ffn_up.weight". A name that has no translation
 // stays as it is, and the architecture then refuses it as a tensor that has no place.
-std::string our_name(std::string_view theirs) {
+std::string our_name(const Dialect& dialect, std::string_view theirs) {
   for (const Name& name : kTopNames)
     if (name.theirs == theirs) return std::string(name.ours);
   constexpr std::string_view prefix = "model.layers.";
@@ -49,9 +72,11 @@ std::string our_name(std::string_view theirs) {
   const std::string_view rest = theirs.substr(prefix.size());
   const size_t dot = rest.find('.');
   if (dot == std::string_view::npos) return std::string(theirs);
-  for (const Name& name : kLayerNames)
-    if (rest.substr(dot + 1) == std::string(name.theirs) + ".weight")
-      return fmt::format("blk.{}.{}.weight", rest.substr(0, dot), name.ours);
+  for (const std::span<const Name> names :
+       {std::span<const Name>(kLayerNames), dialect.layer_names})
+    for (const Name& name : names)
+      if (rest.substr(dot + 1) == std::string(name.theirs) + ".weight")
+        return fmt::format("blk.{}.{}.weight", rest.substr(0, dot), name.ours);
   return std::string(theirs);
 }
 
@@ -69,49 +94,124 @@ Result<float> number(const std::string& path, const Json& config, std::string_vi
   return value->get<float>();
 }
 
-Result<void> set_whole_numbers(gguf_context* pairs, const std::string& path, const Json& config) {
-  for (const Name& name : kWholeNumbers) {
-    const Json* value = CAIRN_TRY(field(path, config, name.theirs));
-    if (!value->is_number_unsigned() || value->get<uint64_t>() > UINT32_MAX)
-      return fail(Code::BadInput, "{}: config: {} is {}, expected a whole number", path,
-                  name.theirs, value->dump());
-    gguf_set_val_u32(pairs, fmt::format("llama.{}", name.ours).c_str(), value->get<uint32_t>());
-  }
-  return {};
+Result<uint32_t> whole_number(const std::string& path, const Json& config, std::string_view key) {
+  const Json* value = CAIRN_TRY(field(path, config, key));
+  if (!value->is_number_unsigned() || value->get<uint64_t>() > UINT32_MAX)
+    return fail(Code::BadInput, "{}: config: {} is {}, expected a whole number", path, key,
+                value->dump());
+  return value->get<uint32_t>();
 }
 
-// What the translation would lose, and the numbers would silently be wrong.
-Result<void> check_supported(const std::string& path, const Json& config) {
-  const Json* model = CAIRN_TRY(field(path, config, "model_type"));
-  if (*model != "llama")
-    return fail(Code::Unsupported, "{}: model_type {}, expected llama", path, model->dump());
-  for (const std::string_view key : {"attention_bias", "mlp_bias"})
-    if (const auto found = config.find(key); found != config.end() && *found != false)
-      return fail(Code::Unsupported, "{}: config: {} is {}, expected false", path, key,
-                  found->dump());
-  const Json* act = CAIRN_TRY(field(path, config, "hidden_act"));
-  if (*act != "silu")
-    return fail(Code::Unsupported, "{}: config: hidden_act is {}, expected silu", path,
-                act->dump());
-  const Json* rotary = CAIRN_TRY(field(path, config, "rope_parameters"));
-  if (!rotary->is_object() || rotary->value("rope_type", Json()) != "default")
+// A switch or a number that we do not translate must be absent, null or false.
+Result<void> check_absent(const std::string& path, const Json& config, std::string_view key) {
+  const auto found = config.find(key);
+  if (found == config.end() || found->is_null() || *found == false) return {};
+  return fail(Code::Unsupported, "{}: config: {} is {}, expected none", path, key, found->dump());
+}
+
+// The base of rotary parameters that have nothing else.
+Result<float> rotary_base(const std::string& path, const Json& rotary) {
+  if (!rotary.is_object() || rotary.value("rope_type", Json()) != "default")
     return fail(Code::Unsupported, "{}: config: rope_parameters are {}, expected the default type",
-                path, rotary->dump());
+                path, rotary.dump());
+  return number(path, rotary, "rope_theta");
+}
+
+Result<void> set_llama(gguf_context* pairs, const std::string& path, const Json& config) {
+  CAIRN_TRY(check_absent(path, config, "mlp_bias"));
+  const Json* rotary = CAIRN_TRY(field(path, config, "rope_parameters"));
+  gguf_set_val_f32(pairs, "llama.rope.freq_base", CAIRN_TRY(rotary_base(path, *rotary)));
   return {};
 }
 
-Result<Metadata> translate(const std::string& path, const std::string& text) {
-  const Json config = Json::parse(text, nullptr, false);
-  if (!config.is_object()) return fail(Code::BadInput, "{}: config is no JSON object", path);
-  CAIRN_TRY(check_supported(path, config));
+Result<void> set_gemma_layers(gguf_context* pairs, const std::string& path, const Json& config) {
+  const Json* types = CAIRN_TRY(field(path, config, "layer_types"));
+  std::vector<int8_t> is_local;
+  for (const Json& type : *types) {
+    if (type != "sliding_attention" && type != "full_attention")
+      return fail(Code::Unsupported,
+                  "{}: config: a layer's type is {}, expected sliding_attention or full_attention",
+                  path, type.dump());
+    is_local.push_back(type == "sliding_attention");
+  }
+  gguf_set_arr_data(pairs, "gemma3.attention.sliding_window_pattern", GGUF_TYPE_BOOL,
+                    is_local.data(), is_local.size());
+  gguf_set_val_u32(pairs, "gemma3.attention.sliding_window",
+                   CAIRN_TRY(whole_number(path, config, "sliding_window")));
+  return {};
+}
+
+Result<void> set_gemma_rotary(gguf_context* pairs, const std::string& path, const Json& config) {
+  const Json* rotary = CAIRN_TRY(field(path, config, "rope_parameters"));
+  const Json* local = CAIRN_TRY(field(path, *rotary, "sliding_attention"));
+  gguf_set_val_f32(pairs, "gemma3.rope.freq_base_swa", CAIRN_TRY(rotary_base(path, *local)));
+  Json global = *CAIRN_TRY(field(path, *rotary, "full_attention"));
+  if (global.is_object() && global.value("rope_type", Json()) == "linear") {
+    gguf_set_val_str(pairs, "gemma3.rope.scaling.type", "linear");
+    gguf_set_val_f32(pairs, "gemma3.rope.scaling.factor",
+                     CAIRN_TRY(number(path, global, "factor")));
+    global["rope_type"] = "default";
+  }
+  gguf_set_val_f32(pairs, "gemma3.rope.freq_base", CAIRN_TRY(rotary_base(path, global)));
+  return {};
+}
+
+Result<void> set_gemma(gguf_context* pairs, const std::string& path, const Json& config) {
+  for (const std::string_view key :
+       {"final_logit_softcapping", "attn_logit_softcapping", "use_bidirectional_attention"})
+    CAIRN_TRY(check_absent(path, config, key));
+  const float divisor = CAIRN_TRY(number(path, config, "query_pre_attn_scalar"));
+  gguf_set_val_f32(pairs, "gemma3.attention.scale", 1.0f / std::sqrt(divisor));
+  CAIRN_TRY(set_gemma_layers(pairs, path, config));
+  return set_gemma_rotary(pairs, path, config);
+}
+
+constexpr std::array kDialects = {
+    Dialect{.model_type = "llama",
+            .architecture = "llama",
+            .layer_names = kLlamaNames,
+            .activation_key = "hidden_act",
+            .activation = "silu",
+            .norms_lack_one = false,
+            .set_more = set_llama},
+    Dialect{.model_type = "gemma3_text",
+            .architecture = "gemma3",
+            .layer_names = kGemmaNames,
+            .activation_key = "hidden_activation",
+            .activation = "gelu_pytorch_tanh",
+            .norms_lack_one = true,
+            .set_more = set_gemma},
+};
+
+Result<const Dialect*> dialect_of(const std::string& path, const Json& config) {
+  const Json* type = CAIRN_TRY(field(path, config, "model_type"));
+  std::string known;
+  for (const Dialect& dialect : kDialects) {
+    if (*type == dialect.model_type) return &dialect;
+    known += (known.empty() ? "" : ", ") + std::string(dialect.model_type);
+  }
+  return fail(Code::Unsupported, "{}: model_type {}, expected one of: {}", path, type->dump(),
+              known);
+}
+
+Result<Metadata> translate(const std::string& path, const Dialect& dialect, const Json& config) {
+  CAIRN_TRY(check_absent(path, config, "attention_bias"));
+  const Json* activation = CAIRN_TRY(field(path, config, dialect.activation_key));
+  if (*activation != dialect.activation)
+    return fail(Code::Unsupported, "{}: config: {} is {}, expected {}", path,
+                dialect.activation_key, activation->dump(), dialect.activation);
   Metadata metadata(gguf_init_empty(), path);
   gguf_context* pairs = metadata.gguf();
-  gguf_set_val_str(pairs, "general.architecture", "llama");
-  CAIRN_TRY(set_whole_numbers(pairs, path, config));
-  gguf_set_val_f32(pairs, "llama.attention.layer_norm_rms_epsilon",
+  const auto ours = [&](std::string_view key) {
+    return fmt::format("{}.{}", dialect.architecture, key);
+  };
+  gguf_set_val_str(pairs, "general.architecture", std::string(dialect.architecture).c_str());
+  for (const Name& name : kWholeNumbers)
+    gguf_set_val_u32(pairs, ours(name.ours).c_str(),
+                     CAIRN_TRY(whole_number(path, config, name.theirs)));
+  gguf_set_val_f32(pairs, ours("attention.layer_norm_rms_epsilon").c_str(),
                    CAIRN_TRY(number(path, config, "rms_norm_eps")));
-  gguf_set_val_f32(pairs, "llama.rope.freq_base",
-                   CAIRN_TRY(number(path, config.at("rope_parameters"), "rope_theta")));
+  CAIRN_TRY(dialect.set_more(pairs, path, config));
   return metadata;
 }
 
@@ -122,12 +222,17 @@ std::optional<ggml_type> type_named(std::string_view dtype) {
   return std::nullopt;
 }
 
+bool lacks_one(const Dialect& dialect, const TensorInfo& info) {
+  return dialect.norms_lack_one && info.dtype == "F32" && info.name.ends_with("norm.weight");
+}
+
 // A tensor that points into the file. Safetensors lists the slowest dimension first, ggml the
 // fastest.
-Result<void> add_tensor(ggml_context* context,
-                        const std::string& path,
-                        const TensorInfo& info,
-                        std::span<std::byte> file) {
+Result<ggml_tensor*> make_tensor(ggml_context* context,
+                                 const std::string& path,
+                                 const std::string& name,
+                                 const TensorInfo& info,
+                                 std::span<std::byte> file) {
   const auto type = type_named(info.dtype);
   if (!type)
     return fail(Code::Unsupported, "{}: tensor {} is {}, expected F32, F16 or BF16", path,
@@ -138,7 +243,9 @@ Result<void> add_tensor(ggml_context* context,
   if (info.begin % ggml_type_size(*type) != 0)
     return fail(Code::BadInput, "{}: tensor {} is at byte {}, expected a multiple of {}", path,
                 info.name, info.begin, ggml_type_size(*type));
-  const std::string name = our_name(info.name);
+  if (info.end > file.size())
+    return fail(Code::Corrupt, "{}: tensor {} ends at byte {} of {}", path, info.name, info.end,
+                file.size());
   if (name.size() >= GGML_MAX_NAME)
     return fail(Code::BadInput, "{}: tensor {}: a name of {} bytes, expected less than {}", path,
                 name, name.size(), GGML_MAX_NAME);
@@ -150,7 +257,32 @@ Result<void> add_tensor(ggml_context* context,
   ggml_tensor* tensor = ggml_new_tensor_2d(context, *type, shape[0], shape[1]);
   ggml_set_name(tensor, name.c_str());
   tensor->data = file.data() + info.begin;
-  return {};
+  return tensor;
+}
+
+// Gives a tensor memory of its own in the context, and the ones that it lacks.
+void add_one(ggml_context* context, ggml_tensor* tensor) {
+  const auto* theirs = static_cast<const float*>(tensor->data);
+  auto* ours = static_cast<float*>(ggml_new_buffer(context, ggml_nbytes(tensor)));
+  for (int64_t i = 0; i < ggml_nelements(tensor); ++i) ours[i] = theirs[i] + 1.0f;
+  tensor->data = ours;
+}
+
+Result<ContextPtr> make_tensors(const std::string& path,
+                                const Dialect& dialect,
+                                std::span<const TensorInfo> infos,
+                                std::span<std::byte> file) {
+  size_t bytes = (infos.size() + 1) * ggml_tensor_overhead();
+  for (const TensorInfo& info : infos)
+    if (lacks_one(dialect, info)) bytes += info.end - info.begin + ggml_tensor_overhead();
+  ContextPtr context(ggml_init({.mem_size = bytes, .mem_buffer = nullptr, .no_alloc = true}));
+  for (const TensorInfo& info : infos) {
+    if (info.name.starts_with("oracle.")) continue;
+    ggml_tensor* tensor =
+        CAIRN_TRY(make_tensor(context.get(), path, our_name(dialect, info.name), info, file));
+    if (lacks_one(dialect, info)) add_one(context.get(), tensor);
+  }
+  return context;
 }
 
 }  // namespace
@@ -164,18 +296,12 @@ Result<Weights> open_huggingface(const std::string& path) {
   const auto config = header.metadata.find("config");
   if (config == header.metadata.end())
     return fail(Code::BadInput, "{}: metadata has no config, expected Hugging Face's", path);
-  Metadata metadata = CAIRN_TRY(translate(path, config->second));
-  ContextPtr context(ggml_init({.mem_size = (header.tensors.size() + 1) * ggml_tensor_overhead(),
-                                .mem_buffer = nullptr,
-                                .no_alloc = true}));
-  for (const TensorInfo& info : header.tensors) {
-    if (info.name.starts_with("oracle.")) continue;
-    if (info.end > mapped.bytes().size())
-      return fail(Code::Corrupt, "{}: tensor {} ends at byte {} of {}", path, info.name, info.end,
-                  mapped.bytes().size());
-    CAIRN_TRY(add_tensor(context.get(), path, info, mapped.bytes()));
-  }
-  return Weights(std::move(mapped), std::move(metadata), std::move(context), RotaryPairs::halves);
+  const Json json = Json::parse(config->second, nullptr, false);
+  if (!json.is_object()) return fail(Code::BadInput, "{}: config is no JSON object", path);
+  const Dialect* dialect = CAIRN_TRY(dialect_of(path, json));
+  Metadata metadata = CAIRN_TRY(translate(path, *dialect, json));
+  ContextPtr tensors = CAIRN_TRY(make_tensors(path, *dialect, header.tensors, mapped.bytes()));
+  return Weights(std::move(mapped), std::move(metadata), std::move(tensors), RotaryPairs::halves);
 }
 
 }  // namespace cairn

@@ -96,6 +96,22 @@ Result<uint32_t> Metadata::count(const std::string& key) const {
   return static_cast<uint32_t>(elements);
 }
 
+bool Metadata::is_array(const std::string& key) const {
+  const int64_t id = gguf_find_key(gguf(), key.c_str());
+  return id >= 0 && gguf_get_kv_type(gguf(), id) == GGUF_TYPE_ARRAY;
+}
+
+Result<std::vector<bool>> Metadata::flags(const std::string& key) const {
+  const int64_t id = CAIRN_TRY(find(key));
+  if (!is_array(key) || gguf_get_arr_type(gguf(), id) != GGUF_TYPE_BOOL)
+    return fail(Code::BadInput, "{}: {} is {}, expected an array of bool", path_, key,
+                type_at(gguf(), id));
+  const auto* bytes = static_cast<const int8_t*>(gguf_get_arr_data(gguf(), id));
+  std::vector<bool> flags(gguf_get_arr_n(gguf(), id));
+  for (size_t i = 0; i < flags.size(); ++i) flags[i] = bytes[i] != 0;
+  return flags;
+}
+
 Result<uint32_t> Metadata::u32_or(const std::string& key, uint32_t absent) const {
   return has(key) ? u32(key) : absent;
 }

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cairn/core/error.h"
 
@@ -26,6 +27,7 @@ class Metadata {
   const gguf_context* gguf() const { return pairs_.get(); }
   gguf_context* gguf() { return pairs_.get(); }
   bool has(const std::string& key) const { return gguf_find_key(gguf(), key.c_str()) >= 0; }
+  bool is_array(const std::string& key) const;  // false: another type, or absent
 
   // BadInput names the file, the key and what was found there. Integers of any width are taken when
   // they fit.
@@ -33,6 +35,7 @@ class Metadata {
   Result<float> f32(const std::string& key) const;
   Result<std::string> text(const std::string& key) const;
   Result<uint32_t> count(const std::string& key) const;  // elements of an array
+  Result<std::vector<bool>> flags(const std::string& key) const;
 
   // The same for a key that may be absent.
   Result<uint32_t> u32_or(const std::string& key, uint32_t absent) const;

@@ -9,6 +9,7 @@
 
 #include "cairn/io/file.h"
 #include "cairn/models/arithmetic.h"
+#include "cairn/models/gemma.h"
 #include "cairn/models/identity.h"
 #include "cairn/models/llama.h"
 
@@ -17,6 +18,7 @@ namespace {
 
 constexpr std::array kArchitectures = {
     Architecture{.name = "llama", .make = make_llama},
+    Architecture{.name = "gemma3", .make = make_gemma},
 };
 
 std::string known_architectures() {

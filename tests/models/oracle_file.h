@@ -20,6 +20,11 @@ class OracleFile {
 
   std::vector<float> floats(const std::string& name) { return read<float>(name, "F32"); }
 
+  std::vector<uint64_t> shape(const std::string& name) const {
+    const auto& shape = find(name).shape;
+    return {shape.begin(), shape.end()};
+  }
+
   std::vector<int32_t> ids(const std::string& name) {
     if (find(name).dtype == "I32") return read<int32_t>(name, "I32");
     const std::vector<int64_t> wide = read<int64_t>(name, "I64");

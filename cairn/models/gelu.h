@@ -1,0 +1,18 @@
+// The gate of a feed-forward network whose activation is GELU in its tanh form.
+//
+// ggml's own operations look it up in a table of f16 numbers, which is up to 5e-4 off: a tiny
+// model's logits then differ by more than 1e-4 from an exact one's. This is built of operations
+// that are exact to f32's rounding.
+#ifndef CAIRN_MODELS_GELU_H_
+#define CAIRN_MODELS_GELU_H_
+
+#include <ggml.h>
+
+namespace cairn {
+
+// gelu(gate) * up; both contiguous f32 of one shape. Five nodes.
+ggml_tensor* gelu_gate(ggml_context* context, ggml_tensor* gate, ggml_tensor* up);
+
+}  // namespace cairn
+
+#endif  // CAIRN_MODELS_GELU_H_
