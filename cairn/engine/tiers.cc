@@ -9,7 +9,7 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPoll{2};
-constexpr uint64_t kMostBatchBytes = uint64_t{64} << 20;  // of one sync
+constexpr uint64_t kMostBatchBytes = uint64_t{256} << 20;  // of one sync
 
 uint64_t payload_bytes(const std::vector<RamRecord>& records) {
   uint64_t bytes = 0;

@@ -284,6 +284,40 @@ TEST(Prefixes, WhatIsDamagedOnDiskOnlyShortensReuse) {
   EXPECT_EQ(must(store->use()).set_aside, 1u);
 }
 
+// Where a name is right and the tokens are not (a hash that collides, a row that lies), nothing is
+// reused.
+TEST(Prefixes, ANameThatLiesIsNoHit) {
+  const ScratchFolder folder;
+  Random random(17);
+  const Tokens tokens = random_tokens(random, 64);
+  const Setting setting = setting_of("attention");
+  const auto honest = must(Store::open(folder / "honest"));
+  const auto lying = must(Store::open(folder / "lying"));
+  {
+    Host host(setting, honest.get());
+    host.tell(tokens);
+    ASSERT_TRUE(host.tiers().flush().is_durable);
+  }
+  std::vector<StoredRecord> stored;
+  must(honest->for_each([&](const StoredRecord& record) {
+    stored.push_back(record);
+    return true;
+  }));
+  AlignedBuffer buffer;
+  for (StoredRecord& record : stored) {
+    const auto payload = must(honest->read(record, buffer));
+    if (!record.info.tokens.empty()) record.info.tokens[5] += 1;
+    must(lying->write(
+        std::vector{NewRecord{.info = record.info, .fill = [&](std::span<std::byte> out) {
+                                std::ranges::copy(payload, out.begin());
+                              }}}));
+  }
+  Host host(setting, lying.get());
+  Found found = host.tell(joined(tokens, {1}));
+  EXPECT_EQ(found.length, 0u);
+  EXPECT_EQ(host.wrong(found.seq, joined(tokens, {1})), std::nullopt);
+}
+
 TEST(Prefixes, ArePinnedByAPrefetch) {
   const ScratchFolder folder;
   Random random(14);
