@@ -1,4 +1,6 @@
 // cairn run --store, and cairn store: what users and scripts see of a folder that remembers.
+#include "cairn/store/store.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -95,11 +97,17 @@ class StoreFolder : public ::testing::Test {
     EXPECT_EQ(ran.code, 0) << ran.err;
     return ran.json();
   }
-  std::string name_of(const std::string& first_words) const {
-    for (const json& entry : store_json("ls"))
-      if (entry["first_words"].get<std::string>().starts_with(first_words))
-        return entry["short_name"];
-    throw std::runtime_error(first_words + ": not listed");
+  // As a host of the library would, bytes of its own.
+  void write_record(const RecordInfo& info) const {
+    const auto store = Store::open(folder());
+    ASSERT_TRUE(store) << store.error().message;
+    const NewRecord record{.info = info, .fill = [](std::span<std::byte> out) {
+                             std::ranges::fill(out, std::byte{7});
+                           }};
+    ASSERT_TRUE((*store)->write(std::span(&record, 1)));
+  }
+  static Digest digest(const std::string& first_digits) {
+    return *parse_digest(first_digits + std::string(64 - first_digits.size(), '5'));
   }
 
   // Until a run has written a checkpoint of its answer.
@@ -191,6 +199,34 @@ TEST_F(StoreFolder, LsShowsTokenIdsWhereNoInstalledModelKnowsThem) {
   EXPECT_THAT(store("ls").out, HasSubstr("tokens 65 66"));
 }
 
+TEST_F(StoreFolder, LsShowsObjectsAndWhatLostItsBeginning) {
+  write_record({.key = {digest("aa"), 0}, .kind = RecordKind::Object, .payload_bytes = 5000});
+  const std::vector<int32_t> tokens(kSpan, 9);
+  write_record({.key = {digest("bb"), 0},
+                .kind = RecordKind::Span,
+                .parent = digest("cc"),
+                .tokens = tokens,
+                .length = 2 * kSpan,
+                .payload_bytes = 10});
+  write_record({.key = {digest("bb"), 1},
+                .kind = RecordKind::Span,
+                .parent = digest("cc"),
+                .tokens = tokens,
+                .length = 2 * kSpan,
+                .payload_bytes = 10});
+  const json listed = store_json("ls");
+  ASSERT_EQ(listed.size(), 2u);
+  EXPECT_EQ(listed[0]["kind"], "conversation");
+  EXPECT_EQ(listed[0]["has_beginning"], false);
+  EXPECT_EQ(listed[0]["tokens"], 2 * kSpan);
+  EXPECT_EQ(listed[0]["bytes"], 2 * 2 * 4096);  // both parts
+  EXPECT_EQ(listed[1]["kind"], "object");
+  EXPECT_EQ(listed[1]["bytes"], 3 * 4096);
+  EXPECT_THAT(store("ls").out, HasSubstr("... tokens 9 9 9"));
+  EXPECT_EQ(store_json("rm", {listed[0]["name"]})["given_back_bytes"], 2 * 2 * 4096);
+  EXPECT_EQ(store_json("stat")["records"], 1);
+}
+
 // --- cairn store rm ---
 
 TEST_F(StoreFolder, RmLeavesWhatOtherConversationsShare) {
@@ -245,6 +281,17 @@ TEST_F(StoreFolder, RmTakesANamespaceOrAll) {
   const json use = store_json("stat");
   EXPECT_EQ(use["records"], 0);
   EXPECT_EQ(use["allocated_bytes"], 0);
+}
+
+TEST_F(StoreFolder, RmRefusesDigitsThatSeveralNamesBeginWith) {
+  for (const char* name : {"0123456789aa", "0123456789ab", "f"})
+    write_record({.key = {digest(name), 0}, .kind = RecordKind::Object, .payload_bytes = 10});
+  for (const json& entry : store_json("ls"))
+    EXPECT_EQ(std::string(entry["short_name"]).size(), 12u);  // as many as tell all apart
+  expect_error(store("rm", {"0123456789a"}), 2, "2 names");
+  EXPECT_EQ(store_json("stat")["records"], 3);
+  EXPECT_EQ(store_json("rm", {"0123456789aa", "f555"})["removed"], 2);
+  EXPECT_EQ(store_json("ls")[0]["name"], hex(digest("0123456789ab")));
 }
 
 TEST_F(StoreFolder, RmRefusesWhatIsNotClear) {
