@@ -1,4 +1,4 @@
-// The tiny llama remembers through the tiers.
+// Tiny models remember through the tiers: one that keeps every position, and one with windows.
 #include "cairn/runtime/recall.h"
 
 #include <gtest/gtest.h>
@@ -19,12 +19,17 @@ std::vector<int32_t> text(size_t length, size_t salt = 3) {
   return tokens;
 }
 
+constexpr const char* kLlama = "tests/oracles/llama.safetensors";
+constexpr const char* kGemma = "tests/oracles/gemma3.safetensors";
+
 // One process.
 class Process {
  public:
-  explicit Process(const std::string& folder, const std::string& scheme = "f16")
+  explicit Process(const std::string& folder,
+                   const std::string& scheme = "f16",
+                   const std::string& model = kLlama)
       : store_(must(Store::open(folder))),
-        model_(must(load_model("tests/oracles/llama.safetensors", {.threads = 1}))),
+        model_(must(load_model(model, {.threads = 1}))),
         session_(must(open_session(model_->spec(), must(parse_scheme(scheme)), memory_))),
         tiers_(memory_, store_.get()),
         prefixes_(must(Prefixes::make(session_, tiers_))),
@@ -72,11 +77,20 @@ class Process {
   Recall recall_;
 };
 
-TEST(Recall, TheSecondTurnOfANewProcessComputesItsOwnTokensOnly) {
+class RecallOfAModel : public ::testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Tiny,
+                         RecallOfAModel,
+                         ::testing::Values(kLlama, kGemma),
+                         [](const auto& model) {
+                           return std::string(model.param == kLlama ? "llama" : "gemma3");
+                         });
+
+TEST_P(RecallOfAModel, TheSecondTurnOfANewProcessComputesItsOwnTokensOnly) {
   const ScratchFolder folder;
-  std::vector<int32_t> tokens = text(300);
+  std::vector<int32_t> tokens = text(300);  // more than the window and its rewind keep
   {
-    Process process(folder / "store");
+    Process process(folder / "store", "f16", GetParam());
     const auto first = process.answer(tokens, {.max_tokens = 20});
     EXPECT_EQ(first.recalled.reused, 0u);
     tokens.insert(tokens.end(), first.tokens.begin(), first.tokens.end());
@@ -84,27 +98,27 @@ TEST(Recall, TheSecondTurnOfANewProcessComputesItsOwnTokensOnly) {
   tokens.insert(tokens.end(), {5, 6, 7});
   std::vector<int32_t> warm;
   {
-    Process process(folder / "store");
+    Process process(folder / "store", "f16", GetParam());
     const auto second = process.answer(tokens, {.max_tokens = 20});
     EXPECT_EQ(second.recalled.from_disk, 320u);
     EXPECT_EQ(second.recalled.reused, 320u);
     warm = second.tokens;
   }
-  Process cold(folder / "another");
+  Process cold(folder / "another", "f16", GetParam());
   EXPECT_EQ(cold.answer(tokens, {.max_tokens = 20}).tokens, warm);
 }
 
-TEST(Recall, AnInterruptedAnswerGoesOnWithTheSameTokens) {
+TEST_P(RecallOfAModel, AnInterruptedAnswerGoesOnWithTheSameTokens) {
   const Request greedy{.max_tokens = 40};
   const Request sampled{.max_tokens = 40, .sampling = {.temperature = 1.5F, .seed = 11}};
   for (const Request& request : {greedy, sampled}) {
     const ScratchFolder folder;
-    Process whole(folder / "whole");
+    Process whole(folder / "whole", "f16", GetParam());
     const std::vector<int32_t> expected = whole.answer(text(100), request).tokens;
     for (const size_t killed_after : {8, 13, 31}) {
       const std::string store = folder / std::to_string(killed_after);
-      { Process(store).answer(text(100), request, killed_after); }
-      Process process(store);
+      { Process(store, "f16", GetParam()).answer(text(100), request, killed_after); }
+      Process process(store, "f16", GetParam());
       const auto resumed = process.answer(text(100), request);
       EXPECT_EQ(resumed.recalled.answered.size(), killed_after / 8 * 8);
       EXPECT_EQ(resumed.recalled.reused, 100 + killed_after / 8 * 8 - 1);
