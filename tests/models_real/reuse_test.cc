@@ -35,6 +35,16 @@ TEST_P(RealReuse, ChangesNoBit) {
                                   .threads = {1, 2, 3}});
 }
 
+// Other types of weights, heads of 256 numbers, one key head. (The tiny model of its architecture
+// crosses a window.)
+TEST(RealGemmaReuse, ChangesNoBit) {
+  testing::expect_no_bit_changes({.model_path = "models/gemma3.gguf",
+                                  .scheme = "f16",
+                                  .text = real_text(64),
+                                  .chunks = {1, 7},
+                                  .threads = {1, 2, 3}});
+}
+
 TEST_P(RealReuse, EveryKernelTargetGivesTheSameBits) {
   const auto model =
       must(load_model(kRealModel, {.threads = 2, .expand = Expand::no, .cache_folder = {}}));
