@@ -1,0 +1,88 @@
+// Configurations that would give silently wrong numbers: the oracles', with a word changed.
+#include "cairn/models/huggingface.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cairn/format/safetensors.h"
+#include "tests/models/gguf_file.h"
+#include "tests/support/must.h"
+#include "tests/support/scratch_folder.h"
+
+namespace cairn {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::must;
+
+struct Change {
+  const char* model;
+  std::string from, to;  // of one length: the header's tensors keep their places
+  const char* message;
+};
+
+const Change kChanges[] = {
+    {"llama", R"(model_type\": \"llama)", R"(model_type\": \"mamba)",
+     R"(model_type "mamba", expected one of: llama, gemma3_text)"},
+    {"llama", R"(\"silu\")", R"(\"gelu\")", R"(hidden_act is "gelu", expected silu)"},
+    {"llama", R"(mlp_bias\": false)", R"(mlp_bias\": 10000)", "mlp_bias is 10000, expected none"},
+    {"llama", R"(attention_bias\": false)", R"(attention_bias\": 10000)",
+     "attention_bias is 10000, expected none"},
+    {"llama", R"(rope_type\": \"default)", R"(rope_type\": \"dynamic)",
+     "expected the default type"},
+    {"llama", R"(num_hidden_layers\": 3)", R"(num_hidden_layers\": {)", "config is no JSON"},
+    {"llama", R"(hidden_size\": 96)", R"(hidden_size\": -6)",
+     "hidden_size is -6, expected a whole number"},
+    {"llama", "rms_norm_eps", "rms_norm_abc", "config has no rms_norm_eps"},
+    {"gemma3", "gelu_pytorch_tanh", "gelu_pytorch_none",
+     R"(hidden_activation is "gelu_pytorch_none", expected gelu_pytorch_tanh)"},
+    {"gemma3", R"(final_logit_softcapping\": null)", R"(final_logit_softcapping\": 30.0)",
+     "final_logit_softcapping is 30.0, expected none"},
+    {"gemma3", R"(attn_logit_softcapping\": null)", R"(attn_logit_softcapping\": 50.0)",
+     "attn_logit_softcapping is 50.0, expected none"},
+    {"gemma3", R"(use_bidirectional_attention\": false)", R"(use_bidirectional_attention\": 10000)",
+     "use_bidirectional_attention is 10000, expected none"},
+    {"gemma3", R"(layer_types\": [\"sliding)", R"(layer_types\": [\"chunked)",
+     R"(a layer's type is "chunked_attention", expected sliding_attention or full_attention)"},
+    {"gemma3", R"(sliding_attention\": {\"rope_type\": \"default)",
+     R"(sliding_attention\": {\"rope_type\": \"dynamic)", "expected the default type"},
+};
+
+void write_changed(const std::string& path, const Change& change) {
+  ASSERT_EQ(change.from.size(), change.to.size());
+  std::string bytes =
+      testing::read_bytes(std::string("tests/oracles/") + change.model + ".safetensors");
+  const size_t place = bytes.find(change.from);
+  ASSERT_NE(place, std::string::npos);
+  testing::write_bytes(path, bytes.replace(place, change.from.size(), change.to));
+}
+
+TEST(HuggingFace, AConfigurationThatIsNotTranslatedIsRefused) {
+  const testing::ScratchFolder folder;
+  const std::string path = folder / "changed.safetensors";
+  for (const Change& change : kChanges) {
+    SCOPED_TRACE(change.to);
+    write_changed(path, change);
+    const auto opened = open_huggingface(path);
+    ASSERT_FALSE(opened);
+    EXPECT_THAT(opened.error().message, HasSubstr(change.message));
+  }
+}
+
+// Gemma's files hold w - 1 of a norm's weights w.
+TEST(HuggingFace, GivesTheNormsOfGemmaTheOneThatTheyLack) {
+  const std::string path = "tests/oracles/gemma3.safetensors";
+  const auto file = must(posix_fs().open_read(path));
+  const SafetensorsHeader header = must(read_safetensors(*file));
+  const TensorInfo* info = header.find("model.layers.2.self_attn.q_norm.weight");
+  ASSERT_NE(info, nullptr);
+  std::vector<float> theirs(32);
+  must(file->read_at(info->begin, std::as_writable_bytes(std::span(theirs))));
+  Weights weights = must(open_huggingface(path));
+  const ggml_tensor* ours = must(weights.vector("blk.2.attn_q_norm.weight", 32));
+  for (size_t i = 0; i < theirs.size(); ++i)
+    EXPECT_EQ(static_cast<const float*>(ours->data)[i], theirs[i] + 1.0f);
+}
+
+}  // namespace
+}  // namespace cairn
