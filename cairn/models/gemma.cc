@@ -141,7 +141,6 @@ Result<Shape> read_shape(const Weights& weights) {
   shape.local.rotary_base = CAIRN_TRY(data.f32_or("gemma3.rope.freq_base_swa", 10000.0f));
   shape.global.rotary_base = CAIRN_TRY(data.f32_or("gemma3.rope.freq_base", 1000000.0f));
   shape.global.rotary_scale = CAIRN_TRY(global_rotary_scale(data));
-  shape.is_local = CAIRN_TRY(local_layers(data, shape.layers));
   CAIRN_TRY(check(shape, weights));
   return shape;
 }
@@ -179,6 +178,8 @@ class Gemma final : public Network {
         CAIRN_TRY(weights.matrix("token_embd.weight", shape.width, shape.vocabulary));
     for (uint32_t i = 0; i < shape.layers; ++i)
       model->layers_.push_back(CAIRN_TRY(read_layer(weights, shape, i)));
+    // Only now is the number of layers known to be no invention of a damaged file.
+    model->shape_.is_local = CAIRN_TRY(local_layers(weights.metadata(), shape.layers));
     model->norm_ = CAIRN_TRY(weights.vector("output_norm.weight", shape.width));
     model->output_ = model->embedding_;  // tied, unless the file has an own one
     if (weights.has("output.weight"))
