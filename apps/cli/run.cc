@@ -1,9 +1,6 @@
 #include "apps/cli/run.h"
 
 #include <CLI/Option.hpp>
-#include <fstream>
-#include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "apps/cli/chat.h"
@@ -11,6 +8,7 @@
 #include "apps/cli/interrupt.h"
 #include "apps/cli/output.h"
 #include "apps/cli/talk.h"
+#include "apps/cli/text_file.h"
 
 namespace cairn::cli {
 namespace {
@@ -43,26 +41,10 @@ given; whichever has more of the text is used.
 --json prints: text, tokens (generated ids), prompt_tokens, resumed (tokens of an interrupted
 answer), reused, computed (both together are prompt_tokens + resumed), reused_from_ram,
 reused_from_disk (by way of --store), ttft_ms (from the start of the process; null without a token),
-ttft_parts_ms, prefill_tokens_per_s, decode_tokens_per_s, finish, positions, state_bytes, save_ms.
+ttft_parts_ms, prefill_tokens_per_s, decode_tokens_per_s, speculation (rounds, drafted, accepted:
+tokens that --speculate guessed, and those that were right), finish, positions, state_bytes,
+save_ms.
 )";
-
-Result<std::string> read_text(const std::string& path) {
-  constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
-  std::ifstream file;
-  if (path != "-") {
-    file.open(path, std::ios::binary);
-    if (!file) return fail(Code::NotFound, "{}: cannot be opened, expected a text to read", path);
-  }
-  std::istream& in = path == "-" ? std::cin : file;
-  std::string text;
-  for (char buffer[65536]; in.read(buffer, sizeof(buffer)), in.gcount() > 0;) {
-    text.append(buffer, static_cast<size_t>(in.gcount()));
-    if (text.size() > kMaxBytes)
-      return fail(Code::BadInput, "{}: longer than 1 GiB, expected a text", path);
-  }
-  if (in.bad()) return fail(Code::Io, "{}: cannot be read, expected a text", path);
-  return text;
-}
 
 // The text of -p or -f; none: neither was given.
 Result<std::optional<std::string>> text_of(const RunOptions& options) {
@@ -121,22 +103,25 @@ Result<void> show_json(const Talk& talk, const Answer& answer) {
                   {"state", 1000 * parts.state},
                   {"first_step", 1000 * first_step(parts)}};
   }
-  return write_json({{"text", answer.text},
-                     {"tokens", answer.generated.tokens},
-                     {"prompt_tokens", answer.prompt_tokens},
-                     {"reused", stats.reused},
-                     {"reused_from_ram", answer.recalled.from_ram},
-                     {"reused_from_disk", answer.recalled.from_disk},
-                     {"resumed", answer.recalled.answered.size()},
-                     {"computed", stats.computed},
-                     {"ttft_ms", ttft},
-                     {"ttft_parts_ms", ttft_parts},
-                     {"prefill_tokens_per_s", prefill_rate(stats)},
-                     {"decode_tokens_per_s", stats.decode_tokens_per_second()},
-                     {"finish", name_of(answer.generated.finish)},
-                     {"positions", answer.length},
-                     {"state_bytes", stats.state_bytes},
-                     {"save_ms", 1000 * answer.save_seconds}});
+  return write_json(
+      {{"text", answer.text},
+       {"tokens", answer.generated.tokens},
+       {"prompt_tokens", answer.prompt_tokens},
+       {"reused", stats.reused},
+       {"reused_from_ram", answer.recalled.from_ram},
+       {"reused_from_disk", answer.recalled.from_disk},
+       {"resumed", answer.recalled.answered.size()},
+       {"computed", stats.computed},
+       {"ttft_ms", ttft},
+       {"ttft_parts_ms", ttft_parts},
+       {"prefill_tokens_per_s", prefill_rate(stats)},
+       {"decode_tokens_per_s", stats.decode_tokens_per_second()},
+       {"speculation",
+        {{"rounds", stats.rounds}, {"drafted", stats.drafted}, {"accepted", stats.accepted}}},
+       {"finish", name_of(answer.generated.finish)},
+       {"positions", answer.length},
+       {"state_bytes", stats.state_bytes},
+       {"save_ms", 1000 * answer.save_seconds}});
 }
 
 }  // namespace
@@ -178,6 +163,11 @@ void show_stats(const Talk& talk, const Answer& answer) {
              fmt::format("tokens, {:.1f} tokens/s", prefill_rate(stats))});
   table.add({"generated", with_commas(answer.generated.tokens.size()),
              fmt::format("tokens, {:.1f} tokens/s", stats.decode_tokens_per_second())});
+  if (stats.rounds > 0)
+    table.add({"accepted", with_commas(stats.accepted),
+               fmt::format("of {} drafts, {:.1f} in each of {} rounds", with_commas(stats.drafted),
+                           static_cast<double>(stats.accepted) / static_cast<double>(stats.rounds),
+                           with_commas(stats.rounds))});
   table.add({"state", megabytes(stats.state_bytes),
              fmt::format("{} positions", with_commas(answer.length))});
   if (answer.save_seconds > 0) table.add({"saved in", ms(answer.save_seconds), ""});
@@ -234,9 +224,9 @@ CLI::App* add_run(CLI::App& program, RunOptions& options) {
       ->type_name("FILE")
       ->check(expect_path)
       ->needs(store);
-  run->add_option(
-         "--store-bytes", options.store_bytes,
-         "What the store may take, as in 500M or 20G; the least recently used leaves (20G)")
+  run->add_option("--store-bytes", options.store_bytes,
+                  "What the store may take from now on, as in 500M or 20G; the least recently used "
+                  "leaves (what it has; 20G at first)")
       ->type_name("SIZE")
       ->transform(CLI::AsSizeValue(false))
       ->needs(store);
@@ -281,6 +271,11 @@ CLI::App* add_run(CLI::App& program, RunOptions& options) {
   run->add_option("--seed", options.sampling.seed, "The same seed, the same words (0)")
       ->type_name("N")
       ->check(CLI::NonNegativeNumber);
+  run->add_option("--speculate", options.most_drafts,
+                  "Guesses up to N tokens at once where the text repeats itself, which changes no "
+                  "word; 0: off (0)")
+      ->type_name("N")
+      ->check(CLI::Range(0, 64));
   run->add_flag("--stats", options.wants_stats, "Times and sizes, on stderr");
   run->add_flag("--json", options.wants_json, "One JSON object on stdout instead of the text");
   return run;

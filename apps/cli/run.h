@@ -24,12 +24,13 @@ struct RunOptions {
   std::string store_path;  // empty: none
   std::string name_space;
   std::string tenant_key_path;
-  uint64_t store_bytes = uint64_t{20} << 30;
+  std::optional<uint64_t> store_bytes;  // none: what the store has
   uint32_t checkpoint_every = 32;
   std::optional<uint64_t> max_tokens;
   std::string kv;
   uint32_t threads = 0;  // 0: as many as the machine runs at once
   SamplingOptions sampling;
+  uint32_t most_drafts = 0;  // of one round; 0: no speculation
   uint64_t context = 0;  // positions; 0: what the model has
   bool wants_stats = false;
   bool wants_json = false;

@@ -236,7 +236,7 @@ Result<int> stat(const StoreCommand& command, const Config&) {
     table.add({name, with_commas(of.records), megabytes(of.bytes)});
   }
   table.add({"together", with_commas(use.records), megabytes(use.bytes)});
-  table.add({"budget", "", megabytes(use.max_bytes) + ", unless --store-bytes says otherwise"});
+  table.add({"budget", "", megabytes(use.max_bytes)});
   table.add({"segments", with_commas(use.segments), megabytes(use.allocated_bytes) + " on disk"});
   table.add({"set aside", with_commas(use.set_aside), "damaged, never used again"});
   const Json json = {{"store", command.folder},
@@ -245,7 +245,7 @@ Result<int> stat(const StoreCommand& command, const Config&) {
                      {"records", use.records},
                      {"bytes", use.bytes},
                      {"kinds", std::move(kinds)},
-                     {"default_budget_bytes", use.max_bytes},
+                     {"budget_bytes", use.max_bytes},
                      {"segments", use.segments},
                      {"allocated_bytes", use.allocated_bytes},
                      {"set_aside", use.set_aside}};
@@ -391,7 +391,7 @@ void list_options(CLI::App& app, StoreCommand& command) {
 
 void gc_options(CLI::App& app, StoreCommand& command) {
   app.add_option("--store-bytes", command.store_bytes,
-                 "What the store may take, as in 500M or 20G (20G, as for cairn run)")
+                 "What the store may take from now on, as in 500M or 20G (what it has)")
       ->type_name("SIZE")
       ->transform(CLI::AsSizeValue(false));
 }
@@ -428,7 +428,7 @@ Exits 4 when something was damaged.
 )",
      no_options, verify},
     {"gc", "Evict to the budget, give back what is not used", R"(Examples:
-  cairn store gc cache                      the least recently used leave until 20G are left
+  cairn store gc cache                      the least recently used leave until its budget is kept
   cairn store gc cache --store-bytes 500M
 
 Runs do the same as they write; gc is for a new budget, and for space that killed processes left.

@@ -21,7 +21,7 @@ struct StoreCommand {
   std::optional<std::string> name_space;  // rm
   bool takes_all = false;                 // rm
   uint64_t limit = 0;                     // ls; 0: none
-  uint64_t store_bytes = uint64_t{20} << 30;
+  std::optional<uint64_t> store_bytes;    // none: what the store has
   bool wants_json = false;
 };
 

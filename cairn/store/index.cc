@@ -36,8 +36,8 @@ CREATE TABLE freed (
 CREATE TABLE closed_segments (segment INTEGER PRIMARY KEY) STRICT;
 CREATE TABLE totals (
   id INTEGER PRIMARY KEY CHECK (id = 1), records INTEGER NOT NULL, bytes INTEGER NOT NULL,
-  clock INTEGER NOT NULL, syncs INTEGER NOT NULL) STRICT;
-INSERT INTO totals VALUES (1, 0, 0, 0, 0);
+  clock INTEGER NOT NULL, syncs INTEGER NOT NULL, max_bytes INTEGER NOT NULL) STRICT;
+INSERT INTO totals VALUES (1, 0, 0, 0, 0, 20 << 30);
 
 CREATE TRIGGER record_added AFTER INSERT ON records BEGIN
   UPDATE totals SET records = records + 1, bytes = bytes + NEW.stored_bytes;
@@ -272,6 +272,14 @@ Result<Index::Totals> Index::totals() {
   return totals(questions_);
 }
 
+Result<uint64_t> Index::max_bytes() {
+  const std::lock_guard lock(questions_.mutex);
+  Cursor row = (*CAIRN_TRY(questions_.query("SELECT max_bytes FROM totals")))();
+  if (!CAIRN_TRY(row.next()))
+    return fail(Code::Corrupt, "{}: its totals are gone", questions_.database->path());
+  return static_cast<uint64_t>(std::max<int64_t>(row.integer(0), 0));
+}
+
 Result<std::vector<std::string>> Index::integrity_errors() {
   const std::lock_guard lock(questions_.mutex);
   Query& check = *CAIRN_TRY(questions_.query("PRAGMA integrity_check"));
@@ -477,6 +485,15 @@ Result<void> Index::add_closed(std::span<const uint64_t> segments) {
   Transaction transaction = CAIRN_TRY(Transaction::begin(*changes_.database));
   for (uint64_t segment : segments)
     CAIRN_TRY(change("INSERT OR IGNORE INTO closed_segments VALUES (?)", segment));
+  return transaction.commit();
+}
+
+Result<void> Index::set_max_bytes(uint64_t bytes) {
+  bytes = std::min<uint64_t>(bytes, INT64_MAX);
+  if (CAIRN_TRY(max_bytes()) == bytes) return {};
+  const std::lock_guard lock(changes_.mutex);
+  Transaction transaction = CAIRN_TRY(Transaction::begin(*changes_.database));
+  CAIRN_TRY(change("UPDATE totals SET max_bytes = ?", bytes));
   return transaction.commit();
 }
 

@@ -56,6 +56,7 @@ class Index {
     uint64_t set_aside = 0, set_aside_bytes = 0;
   };
   Result<Totals> totals();
+  Result<uint64_t> max_bytes();  // the store's budget
   Result<std::vector<std::string>> integrity_errors();
 
   // --- changes, each one transaction
@@ -66,6 +67,7 @@ class Index {
   };
   Result<Inserted> insert(std::span<const IndexedRecord> rows, std::span<const RecordKey> used);
   Result<void> touch(std::span<const RecordKey> keys);
+  Result<void> set_max_bytes(uint64_t bytes);
   // Takes leaves away, the least recently used first, until at most `max_bytes` are left, or
   // nothing that was last used before `time`, or so many are gone that others want a turn; rows set
   // aside go first. Returns the count of records, 0 when there is nothing to do. Durable: their

@@ -150,6 +150,9 @@ Result<StoreReport> build_index(FileSystem& fs,
                                 const StoreProgress& progress) {
   const std::unique_ptr<Index> index = CAIRN_TRY(Index::open(path));
   StoreReport report = CAIRN_TRY(scan_all(fs, segments, *index, progress));
+  // The budget was in the lost index: what is there must fit the new one.
+  const uint64_t budget = std::max(CAIRN_TRY(index->max_bytes()), CAIRN_TRY(index->totals()).bytes);
+  CAIRN_TRY(index->set_max_bytes(budget));
   CAIRN_TRY(index->seal());
   return report;
 }

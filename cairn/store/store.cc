@@ -47,7 +47,6 @@ struct Store::State {
       : fs(*options.fs),
         folder(std::move(where)),
         segments(segments_path(folder)),
-        max_bytes(options.max_bytes),
         appender(fs, segments, options.segment_bytes),
         readers(fs, segments) {}
 
@@ -70,7 +69,7 @@ struct Store::State {
   FileSystem& fs;
   const std::string folder;
   const std::string segments;
-  std::atomic<uint64_t> max_bytes;
+  std::atomic<uint64_t> max_bytes = 0;
   std::atomic<uint64_t> evicted = 0;
   std::unique_ptr<Index> index;
   std::mutex writing;  // guards the appender
@@ -89,6 +88,8 @@ Result<std::unique_ptr<Store>> Store::open(const std::string& folder, const Stor
     return fail(Code::Corrupt, "{}; rebuilding makes a new index from the segments",
                 index.error().message);
   state->index = CAIRN_TRY(std::move(index));
+  if (options.max_bytes) CAIRN_TRY(state->index->set_max_bytes(*options.max_bytes));
+  state->max_bytes = CAIRN_TRY(state->index->max_bytes());
   CAIRN_TRY(state->fs.sync_folder(folder));
   CAIRN_TRY(state->reclaim(State::Closed::trusted));
   return std::unique_ptr<Store>(new Store(std::move(state)));
@@ -250,7 +251,10 @@ Result<void> Store::sync() { return state_->index->sync(); }
 
 // --- upkeep ----------------------------------------------------------------------------------
 
-void Store::set_max_bytes(uint64_t bytes) { state_->max_bytes = bytes; }
+Result<void> Store::set_max_bytes(uint64_t bytes) {
+  state_->max_bytes = bytes;
+  return state_->index->set_max_bytes(bytes);
+}
 
 // Evicts what was last used before `before`. Totals that are far from what this call may have added
 // could be damaged ones, so they are counted anew before anything goes.

@@ -73,8 +73,10 @@ struct StoredRecord {
 };
 
 struct StoreOptions {
-  FileSystem* fs = &posix_fs();             // of the segments; SQLite has its own way to the disk
-  uint64_t max_bytes = uint64_t{20} << 30;  // of records; holds within one segment per process
+  FileSystem* fs = &posix_fs();  // of the segments; SQLite has its own way to the disk
+  // Of records; holds within one segment per process. None: what the store was last given, 20 GiB
+  // at first.
+  std::optional<uint64_t> max_bytes;
   uint64_t segment_bytes = uint64_t{256} << 20;
 };
 
@@ -150,7 +152,7 @@ class Store {
   Result<void> sync();
 
   // --- upkeep
-  void set_max_bytes(uint64_t bytes);  // holds from the next write or gc on
+  Result<void> set_max_bytes(uint64_t bytes);  // holds from the next write or gc on
   // Evicts to the budget, reclaims what dead processes left, unlinks empty segments. Returns the
   // bytes given back.
   Result<uint64_t> gc();

@@ -174,7 +174,7 @@ TEST_F(StoreFaults, WithoutHolesTheBytesComeBackWithTheirSegmentAndNoRebuildRais
   EXPECT_FALSE(must(store->contains(numbered(19))));
   for (uint64_t number = 1; number < 19; ++number)
     EXPECT_EQ(state_of(*store, Day::info(number)), "right");
-  store->set_max_bytes(0);
+  must(store->set_max_bytes(0));
   must(store->gc());
   EXPECT_EQ(must(store->use()).allocated_bytes, 0u);
 }

@@ -271,7 +271,7 @@ TEST_F(StoreFolder, EvictsAllPartsOfANameTogether) {
     write(*store, {record(number, 0), record(number, 1), record(number, 2)});
   const RecordKey used[] = {numbered(0, 1)};
   must(store->touch(used));
-  store->set_max_bytes(must(store->use()).bytes - 1);
+  must(store->set_max_bytes(must(store->use()).bytes - 1));
   must(store->gc());
   for (uint32_t part = 0; part < 3; ++part) {
     EXPECT_EQ(state_of(*store, numbered(0, part)), "right");
@@ -299,17 +299,30 @@ TEST_F(StoreFolder, RefusesMoreThanItMayHold) {
   EXPECT_THAT(found(*store, 10), ElementsAre(0));
 }
 
+TEST_F(StoreFolder, RemembersTheBudgetItWasGiven) {
+  {
+    const auto fresh = must(Store::open(path_));
+    EXPECT_EQ(must(fresh->use()).max_bytes, uint64_t{20} << 30);
+  }
+  { const auto given = open(123456); }
+  auto store = must(Store::open(path_));
+  EXPECT_EQ(must(store->use()).max_bytes, 123456u);
+  must(store->set_max_bytes(654321));
+  store = must(Store::open(path_));
+  EXPECT_EQ(must(store->use()).max_bytes, 654321u);
+}
+
 TEST_F(StoreFolder, ASmallerBudgetHoldsFromTheNextWriteOrGcOn) {
   auto store = open();
   for (uint64_t number = 0; number < 40; ++number) write(*store, {unit(number)});
-  store->set_max_bytes(10 * kSize);
+  must(store->set_max_bytes(10 * kSize));
   EXPECT_EQ(must(store->use()).records, 40u);
   write(*store, {unit(40)});
   EXPECT_EQ(must(store->use()).records, 10u);
-  store->set_max_bytes(3 * kSize);
+  must(store->set_max_bytes(3 * kSize));
   EXPECT_EQ(must(store->gc()), 7 * kSize + 0u) << "what was evicted is given back";
   EXPECT_THAT(found(*store, 50), ElementsAre(38, 39, 40));
-  store->set_max_bytes(0);
+  must(store->set_max_bytes(0));
   must(store->gc());
   EXPECT_EQ(must(store->use()).records, 0u);
 }
@@ -522,7 +535,7 @@ TEST_F(StoreFolder, IsRebuiltFromItsSegmentsAlone) {
     EXPECT_EQ(state_of(*store, records[i].info.key), "right") << i;
   }
   expect_sound(*store);
-  store->set_max_bytes(0);
+  must(store->set_max_bytes(0));
   must(store->gc());
   EXPECT_EQ(must(store->use()).allocated_bytes, 0u);
 }
