@@ -574,8 +574,8 @@ void Prefixes::publish(const Session& session,
 }
 
 // What a root stands for comes before the first record below it.
-void Prefixes::describe_root(bool is_exact, std::vector<RamRecord>& records) {
-  if (described_roots_.insert(root(is_exact)).second) records.push_back(about_root(is_exact));
+void Prefixes::describe_root(bool is_exact, std::vector<RamRecord>& records) const {
+  if (!tiers_->contains({root(is_exact), 0})) records.push_back(about_root(is_exact));
 }
 
 RamRecord Prefixes::about_root(bool is_exact) const {

@@ -179,7 +179,7 @@ class Prefixes {
                       std::span<const int32_t> tokens,
                       const Published& published,
                       MarkNotes notes) const;
-  void describe_root(bool is_exact, std::vector<RamRecord>& records);
+  void describe_root(bool is_exact, std::vector<RamRecord>& records) const;
   RamRecord about_root(bool is_exact) const;
   void follow(Published& published, std::span<const int32_t> tokens, bool is_exact) const;
   bool is_closed(const Digest& generation);
@@ -198,7 +198,6 @@ class Prefixes {
   Digest encoded_root_;
   Digest exact_root_;
   std::string about_;  // both roots, in JSON but for the form
-  std::set<Digest> described_roots_;
   std::map<Digest, std::vector<std::future<bool>>> closed_;  // by owner: barriers on their way
 };
 
