@@ -347,11 +347,7 @@ Row decode_row(const Options& options) {
     GenerateOptions how{.max_tokens = kTokens};
     if (remembers) {
       (void)recall.begin({.max_tokens = kTokens});
-      how.after_step = [&] { recall.after_step(); };
-      how.on_token = [&](int32_t) {
-        recall.after_token(sampler);
-        return Flow::go_on;
-      };
+      how.after_step = [&] { recall.after_step(sampler); };
     }
     const Generated result = must(generate(*model, session, conversation, sampler, how));
     if (remembers) recall.end(result.finish);

@@ -103,25 +103,25 @@ Result<void> show_json(const Talk& talk, const Answer& answer) {
                   {"state", 1000 * parts.state},
                   {"first_step", 1000 * first_step(parts)}};
   }
-  return write_json(
-      {{"text", answer.text},
-       {"tokens", answer.generated.tokens},
-       {"prompt_tokens", answer.prompt_tokens},
-       {"reused", stats.reused},
-       {"reused_from_ram", answer.recalled.from_ram},
-       {"reused_from_disk", answer.recalled.from_disk},
-       {"resumed", answer.recalled.answered.size()},
-       {"computed", stats.computed},
-       {"ttft_ms", ttft},
-       {"ttft_parts_ms", ttft_parts},
-       {"prefill_tokens_per_s", prefill_rate(stats)},
-       {"decode_tokens_per_s", stats.decode_tokens_per_second()},
-       {"speculation",
-        {{"rounds", stats.rounds}, {"drafted", stats.drafted}, {"accepted", stats.accepted}}},
-       {"finish", name_of(answer.generated.finish)},
-       {"positions", answer.length},
-       {"state_bytes", stats.state_bytes},
-       {"save_ms", 1000 * answer.save_seconds}});
+  const nlohmann::ordered_json speculation = {
+      {"rounds", stats.rounds}, {"drafted", stats.drafted}, {"accepted", stats.accepted}};
+  return write_json({{"text", answer.text},
+                     {"tokens", answer.generated.tokens},
+                     {"prompt_tokens", answer.prompt_tokens},
+                     {"reused", stats.reused},
+                     {"reused_from_ram", answer.recalled.from_ram},
+                     {"reused_from_disk", answer.recalled.from_disk},
+                     {"resumed", answer.recalled.answered.size()},
+                     {"computed", stats.computed},
+                     {"ttft_ms", ttft},
+                     {"ttft_parts_ms", ttft_parts},
+                     {"prefill_tokens_per_s", prefill_rate(stats)},
+                     {"decode_tokens_per_s", stats.decode_tokens_per_second()},
+                     {"speculation", speculation},
+                     {"finish", name_of(answer.generated.finish)},
+                     {"positions", answer.length},
+                     {"state_bytes", stats.state_bytes},
+                     {"save_ms", 1000 * answer.save_seconds}});
 }
 
 }  // namespace

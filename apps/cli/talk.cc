@@ -7,6 +7,7 @@
 #include "apps/cli/installed_models.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/output.h"
+#include "cairn/runtime/speculate.h"
 
 namespace cairn::cli {
 namespace {
@@ -177,7 +178,7 @@ void Talk::recall(uint64_t max_tokens, GenerateOptions& how, Answer& answer) {
   how.max_tokens -= std::min<uint64_t>(how.max_tokens, answer.recalled.answered.size());
   how.cuts = tiered_->recall().cuts();
   how.after_step = [this] {
-    tiered_->recall().after_step();
+    tiered_->recall().after_step(*sampler_);
     tiered_->warn_of_problems();
   };
 }
@@ -204,12 +205,16 @@ Result<Generated> Talk::generate_shown(uint64_t max_tokens, Answer& answer) {
                       .on_progress = [&](Pos done, Pos total) { progress.show(done, total); },
                       .on_token =
                           [&](int32_t token) {
-                            if (tiered_) tiered_->recall().after_token(*sampler_);
                             show(stream.add(token));
                             return answer.is_output_lost ? Flow::stop : Flow::go_on;
                           },
                       .cancel = &is_interrupted,
                       .start = start_};
+  PromptLookup drafter;
+  if (options_.most_drafts > 0) {
+    how.drafter = &drafter;
+    how.most_drafts = options_.most_drafts;
+  }
   if (tiered_) recall(max_tokens, how, answer);
   for (const int32_t token : answer.recalled.answered) show(stream.add(token));
   Result<Generated> generated = generate(*model_, *session_, conversation_, *sampler_, how);

@@ -1,7 +1,11 @@
 #include "cairn/runtime/generate.h"
 
 #include <algorithm>
+#include <numeric>
+#include <optional>
 #include <span>
+
+#include "cairn/runtime/speculate.h"
 
 namespace cairn {
 namespace {
@@ -26,7 +30,8 @@ class Generation {
         sampler_(sampler),
         options_(options),
         context_(options.context == 0 ? model.context_length()
-                                      : std::min(options.context, model.context_length())) {}
+                                      : std::min(options.context, model.context_length())),
+        draft_length_(options.drafter == nullptr ? 0 : options.most_drafts) {}
 
   Result<Generated> run() {
     CAIRN_TRY(check());
@@ -119,33 +124,100 @@ class Generation {
     if (options_.on_progress) options_.on_progress(done, total);
   }
 
-  // Each round: choose a token from the logits at hand, say it, and compute the next logits.
   Result<void> decode() {
-    for (Clock::time_point first_token; result_.tokens.size() < options_.max_tokens;) {
-      if (conversation_.tokens.size() == context_) return finish(Finish::context_full);
-      const int32_t token = CAIRN_TRY(sampler_.sample(logits_, conversation_.tokens));
-      conversation_.tokens.push_back(token);
-      if (result_.stats.first_token_seconds == 0) {
-        first_token = Clock::now();
-        result_.stats.first_token_seconds = seconds_since(options_.start);
-      } else {
-        result_.stats.decode_seconds = seconds_since(first_token);
-        ++result_.stats.decoded;
-      }
-      if (options_.ends && options_.ends(token)) return finish(Finish::end_token);
-      result_.tokens.push_back(token);
-      if (options_.on_token && options_.on_token(token) == Flow::stop)
-        return finish(Finish::stopped);
-      if (is_cancelled()) return finish(Finish::cancelled);
-      if (result_.tokens.size() < options_.max_tokens)
-        CAIRN_TRY(compute(conversation_.tokens.size(), logits_));
-    }
-    return finish(Finish::length);
+    if (options_.max_tokens == 0) return {};
+    CAIRN_TRY(choose(logits_));
+    while (!finish_) CAIRN_TRY(round());
+    result_.finish = *finish_;
+    return {};
   }
 
-  Result<void> finish(Finish why) {
-    result_.finish = why;
+  // Chooses the token after the last one from that one's logits, and says it.
+  Result<void> choose(std::span<const float> logits) {
+    const int32_t token = CAIRN_TRY(sampler_.sample(logits, conversation_.tokens));
+    conversation_.tokens.push_back(token);
+    if (result_.stats.first_token_seconds == 0) {
+      first_token_ = Clock::now();
+      result_.stats.first_token_seconds = seconds_since(options_.start);
+    } else {
+      result_.stats.decode_seconds = seconds_since(first_token_);
+      ++result_.stats.decoded;
+    }
+    finish_ = say(token);
     return {};
+  }
+
+  // Why the answer ends with this token; none: it goes on.
+  std::optional<Finish> say(int32_t token) {
+    if (options_.ends && options_.ends(token)) return Finish::end_token;
+    result_.tokens.push_back(token);
+    if (options_.on_token && options_.on_token(token) == Flow::stop) return Finish::stopped;
+    if (is_cancelled()) return Finish::cancelled;
+    if (result_.tokens.size() == options_.max_tokens) return Finish::length;
+    if (conversation_.tokens.size() == context_) return Finish::context_full;
+    return std::nullopt;
+  }
+
+  // Computes the last token and the drafts after it, chooses as long as the drafts are right, and
+  // keeps the state of all tokens but the last chosen one, which no draft needs to be.
+  Result<void> round() {
+    std::vector<int32_t> tokens = draft();
+    tokens.insert(tokens.begin(), conversation_.tokens.back());
+    Result<Step> planned = plan_round(tokens.size());
+    if (!planned && tokens.size() > 1) {  // there may be memory for a token, though not for drafts
+      tokens.erase(tokens.begin() + 1, tokens.end());
+      planned = plan_round(1);
+    }
+    Step step = CAIRN_TRY(std::move(planned));
+    std::vector<uint32_t> rows(tokens.size());
+    std::iota(rows.begin(), rows.end(), 0);
+    logits_.resize(rows.size() * model_.vocabulary());
+    CAIRN_TRY(model_.forward(step, tokens, rows, logits_.data()));
+    Pos chosen = 0;
+    do {
+      CAIRN_TRY(choose(std::span<const float>(logits_).subspan(chosen * model_.vocabulary(),
+                                                               model_.vocabulary())));
+      ++chosen;
+    } while (!finish_ && chosen < tokens.size() && tokens[chosen] == conversation_.tokens.back());
+    if (tokens.size() > 1)
+      step.commit(std::span(&chosen, 1));
+    else
+      step.commit();
+    learn(static_cast<uint32_t>(tokens.size() - 1), static_cast<uint32_t>(chosen - 1));
+    if (options_.after_step) options_.after_step();
+    return {};
+  }
+
+  Result<Step> plan_round(Pos count) {
+    return session_.plan({{.seq = conversation_.seq, .count = count}},
+                         count > 1 ? Round::yes : Round::no);
+  }
+
+  // What may follow the last token; as many as the answer, the context and the session have room
+  // for.
+  std::vector<int32_t> draft() {
+    const Pos length = draft_length_.next();
+    const Pos run = std::max<Pos>(1, session_.max_run(conversation_.seq));
+    const Pos most = std::min({length, options_.max_tokens - result_.tokens.size() - 1,
+                               context_ - conversation_.tokens.size() - 1, run - 1});
+    if (most == 0) return {};
+    std::vector<int32_t> drafts =
+        options_.drafter->propose(conversation_, static_cast<uint32_t>(most));
+    const auto is_wrong = [&](int32_t token) {
+      return token < 0 || static_cast<uint32_t>(token) >= model_.vocabulary();
+    };
+    drafts.erase(std::ranges::find_if(drafts, is_wrong), drafts.end());
+    if (drafts.size() > most) drafts.resize(most);
+    return drafts;
+  }
+
+  void learn(uint32_t drafted, uint32_t accepted) {
+    if (drafted == 0) return;
+    ++result_.stats.rounds;
+    result_.stats.drafted += drafted;
+    result_.stats.accepted += accepted;
+    draft_length_.learn(drafted, accepted);
+    options_.drafter->accepted(accepted);
   }
 
   Model& model_;
@@ -154,7 +226,10 @@ class Generation {
   Sampler& sampler_;
   const GenerateOptions& options_;
   const Pos context_;
-  std::vector<float> logits_;  // of the last token; empty: not computed
+  std::vector<float> logits_;     // of the last token, or a round's; empty: not computed
+  std::optional<Finish> finish_;  // once the answer has ended
+  Clock::time_point first_token_;
+  DraftLength draft_length_;
   Generated result_;
 };
 

@@ -19,6 +19,8 @@
 
 namespace cairn {
 
+class Drafter;
+
 struct Conversation {
   SeqId seq;
   std::vector<int32_t> tokens;
@@ -34,9 +36,14 @@ struct GenerateOptions {
   std::function<bool(int32_t token)> ends;  // tokens that end the answer; empty: none
   std::function<void(Pos done, Pos total)>
       on_progress;  // of the prefill: at its start and after each chunk; may be empty
-  std::function<Flow(int32_t token)>
-      on_token;                      // each token but one that ends the answer; may be empty
-  std::function<void()> after_step;  // the state of more tokens was committed; may be empty
+  // Each token but one that ends the answer; may be empty. The session may have a step open: to be
+  // looked at in after_step.
+  std::function<Flow(int32_t token)> on_token;
+  // The state of more tokens was committed; may be empty. While an answer goes on, that is all of
+  // the conversation's tokens but the last.
+  std::function<void()> after_step;
+  Drafter* drafter = nullptr;  // see speculate.h; changes no token; null: no speculation
+  uint32_t most_drafts = 8;    // tokens that it may propose at once
   const std::atomic<bool>* cancel =
       nullptr;  // once true: the token or chunk at hand is the last; null: never
   std::chrono::steady_clock::time_point start =
@@ -52,6 +59,9 @@ struct GenerateStats {
   double first_token_seconds = 0;  // since options.start; 0: there was none
   double decode_seconds = 0;       // from the first token to the last
   uint64_t decoded = 0;            // tokens in that time
+  uint64_t rounds = 0;             // steps that checked drafts
+  uint64_t drafted = 0;            // tokens in them
+  uint64_t accepted = 0;           // of those, what the sampler chose, too
   uint64_t state_bytes = 0;        // of this conversation, as if nothing were shared
   double decode_tokens_per_second() const {
     return decode_seconds > 0 ? static_cast<double>(decoded) / decode_seconds : 0;

@@ -110,7 +110,7 @@ std::vector<Pos> Recall::cuts() const {
   return cuts;
 }
 
-void Recall::after_step() {
+void Recall::after_step(const Sampler& sampler) {
   const Pos length = session_.length(conversation_.seq);
   const std::vector<Pos> marks = cuts();
   if (std::ranges::binary_search(marks, length))
@@ -118,9 +118,12 @@ void Recall::after_step() {
                    MarkUse::Boundary);
   else
     prefixes_.publish(session_, conversation_.seq, conversation_.tokens, published_);
+  // What an answer goes on from: a token whose state is not there yet, and the sampler that chose
+  // it.
+  if (length + 1 == conversation_.tokens.size()) checkpoint(sampler);
 }
 
-void Recall::after_token(const Sampler& sampler) {
+void Recall::checkpoint(const Sampler& sampler) {
   const size_t tokens = conversation_.tokens.size();
   if (options_.checkpoint_every == 0 || tokens - checkpointed_ < options_.checkpoint_every) return;
   checkpointed_ = tokens;

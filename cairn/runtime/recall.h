@@ -5,8 +5,7 @@
 //   const Recalled found = recall.begin(request);   // the state of as many tokens as can be reused
 //   generate(model, session, conversation, sampler, {
 //       .cuts = recall.cuts(),
-//       .on_token = [&](int32_t token) { recall.after_token(sampler); ... },
-//       .after_step = [&] { recall.after_step(); }, ...});
+//       .after_step = [&] { recall.after_step(sampler); }, ...});
 //   recall.end(generated.finish);
 //
 // Nothing here can fail an answer: a tier that cannot help is one that has nothing.
@@ -61,13 +60,14 @@ class Recall {
   Recalled begin(const Request& request);
   // Positions at which a step of the prefill should end, for GenerateOptions::cuts.
   std::vector<Pos> cuts() const;
-  void after_step();                         // a step was committed
-  void after_token(const Sampler& sampler);  // a token was chosen, and is the conversation's last
+  // A step was committed; the sampler has chosen the conversation's tokens.
+  void after_step(const Sampler& sampler);
   void end(Finish finish);
 
  private:
   Digest name_of(const Request& request) const;
   bool resume_answer(Recalled& recalled);
+  void checkpoint(const Sampler& sampler);
 
   Prefixes& prefixes_;
   Session& session_;

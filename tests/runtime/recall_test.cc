@@ -58,10 +58,9 @@ class Process {
                        .on_token =
                            [&](int32_t token) {
                              answer.tokens.push_back(token);
-                             recall_.after_token(sampler);
                              return answer.tokens.size() >= most ? Flow::stop : Flow::go_on;
                            },
-                       .after_step = [&] { recall_.after_step(); }}));
+                       .after_step = [&] { recall_.after_step(sampler); }}));
     if (answer.tokens.size() < most) recall_.end(result.finish);
     return answer;
   }

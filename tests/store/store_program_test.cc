@@ -207,7 +207,7 @@ class StoreProgram {
   }
   void change_budget() {
     max_bytes_ = 20'000 + random_.below(1'200'000);
-    store_->set_max_bytes(max_bytes_);
+    must(store_->set_max_bytes(max_bytes_));
   }
   void collect() {
     must(store_->gc());
