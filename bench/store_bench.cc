@@ -144,19 +144,24 @@ double read_raw(const std::vector<std::string>& paths, uint64_t block) {
   });
 }
 
-// Seconds to write as many bytes into a file that has its size, by direct writes, and to sync them.
-double write_raw(const std::string& path, uint64_t bytes, uint64_t block) {
-  AlignedBuffer buffer;
-  const auto data = must(buffer.reserve(block)).first(block);
+// As many random bytes, which no cache holds.
+std::span<const std::byte> random_bytes(AlignedBuffer& buffer, uint64_t bytes) {
+  const auto data = must(buffer.reserve(bytes));
   for (size_t i = 0; i + 8 <= data.size(); i += 8) {
     const uint64_t bits = random_bits();
     std::memcpy(data.data() + i, &bits, sizeof(bits));
   }
+  return data;
+}
+
+// Seconds to write them into a file that has its size, by direct writes, and to sync them.
+double write_raw(const std::string& path, std::span<const std::byte> data, uint64_t block) {
+  const uint64_t bytes = data.size();
   const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_DIRECT, 0600);
   if (file < 0 || ::posix_fallocate(file, 0, static_cast<off_t>(bytes)) != 0) return 0;
   const double seconds = seconds_of([&] {
     for (uint64_t at = 0; at + block <= bytes; at += block)
-      if (::pwrite(file, data.data(), block, static_cast<off_t>(at)) < 0) std::exit(1);
+      if (::pwrite(file, data.data() + at, block, static_cast<off_t>(at)) < 0) std::exit(1);
     ::fdatasync(file);
   });
   ::close(file);
@@ -189,6 +194,8 @@ Row make_row(std::string id,
 std::vector<Row> transfer_rows(const Options& options) {
   std::vector<double> writes, reads, write_rates, read_rates, raw_writes, raw_reads;
   double bytes = 0;
+  AlignedBuffer raw_buffer;
+  std::span<const std::byte> data;
   for (int pair = 0; pair < options.pairs; ++pair) {
     const std::string folder = fmt::format("{}/transfer{}", options.folder, pair);
     const std::vector<int32_t> tokens = random_tokens(kPositions + 1);
@@ -199,10 +206,10 @@ std::vector<Row> transfer_rows(const Options& options) {
       while (host.session.length(seq) < kPositions)
         host.append(seq, std::min<Pos>(512, kPositions - host.session.length(seq)));
       bytes = static_cast<double>(host.session.bytes_for(kPositions));
+      if (data.empty()) data = random_bytes(raw_buffer, static_cast<uint64_t>(bytes));
       double raw = 1e9;
       for (const uint64_t block : {uint64_t{1} << 20, uint64_t{4} << 20})
-        raw =
-            std::min(raw, write_raw(options.folder + "/raw", static_cast<uint64_t>(bytes), block));
+        raw = std::min(raw, write_raw(options.folder + "/raw", data, block));
       // As a prefill publishes: 8 spans at a time, the queue writing while the next are computed.
       Published published;
       const double written = seconds_of([&] {
