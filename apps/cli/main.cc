@@ -5,6 +5,7 @@
 
 #include "apps/cli/convert.h"
 #include "apps/cli/exit_code.h"
+#include "apps/cli/fidelity.h"
 #include "apps/cli/files.h"
 #include "apps/cli/lists.h"
 #include "apps/cli/run.h"
@@ -24,6 +25,7 @@ Begin with:
   cairn inspect chat.cairn                         what the file holds
   cairn run smollm2 -f book.txt --store cache      what any earlier run computed of it is reused
   cairn store ls cache                             the conversations that the folder remembers
+  cairn fidelity smollm2 -f book.txt               which scheme of the state may be used
 
 Each command explains itself: cairn run --help.
 Models are looked for in $CAIRN_MODELS (folders, separated by colons), ./models and the folder
@@ -53,12 +55,14 @@ int main_of(int argc, char** argv, Clock::time_point start) {
   VerifyOptions verify_options;
   ConvertCommand convert_options;
   StoreCommand store_options;
+  FidelityCommand fidelity_options;
   ListOptions list_options;
   const CLI::App* run_command = add_run(program, run_options);
   const CLI::App* inspect_command = add_inspect(program, inspect_options);
   const CLI::App* verify_command = add_verify(program, verify_options);
   const CLI::App* convert_command = add_convert(program, convert_options);
   const CLI::App* store_command = add_store(program, store_options);
+  const CLI::App* fidelity_command = add_fidelity(program, fidelity_options);
   const CLI::App* models_command = add_models(program, list_options);
   const CLI::App* kinds_command = add_kinds(program, list_options);
   const CLI::App* encodings_command = add_encodings(program, list_options);
@@ -78,6 +82,7 @@ int main_of(int argc, char** argv, Clock::time_point start) {
   if (verify_command->parsed()) result = verify_files(verify_options);
   if (convert_command->parsed()) result = convert_file(convert_options, config);
   if (store_command->parsed()) result = store(store_options, config);
+  if (fidelity_command->parsed()) result = show_fidelity(fidelity_options, config);
   if (models_command->parsed()) result = list_models(list_options, config);
   if (kinds_command->parsed()) result = list_kinds(list_options);
   if (encodings_command->parsed()) result = list_encodings(list_options);
