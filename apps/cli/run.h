@@ -31,7 +31,7 @@ struct RunOptions {
   uint32_t threads = 0;  // 0: as many as the machine runs at once
   SamplingOptions sampling;
   uint32_t most_drafts = 0;  // of one round; 0: no speculation
-  uint64_t context = 0;  // positions; 0: what the model has
+  uint64_t context = 0;      // positions; 0: what the model has
   bool wants_stats = false;
   bool wants_json = false;
 };

@@ -197,7 +197,7 @@ class Prefixes {
   Pos after_ = 0;
   Digest encoded_root_;
   Digest exact_root_;
-  std::string about_;  // both roots, in JSON but for the form
+  std::string about_;                                        // both roots, in JSON but for the form
   std::map<Digest, std::vector<std::future<bool>>> closed_;  // by owner: barriers on their way
 };
 
