@@ -99,7 +99,8 @@ std::optional<RecordHeader> parse_header(std::span<const std::byte> bytes, const
                               .length = fields.length,
                               .payload_bytes = fields.payload_bytes},
                      .payload_checksum = fields.payload_checksum};
-  std::memcpy(found.info.tokens.data(), bytes.data() + kTokensAt, 4 * fields.token_count);
+  std::ranges::copy(bytes.subspan(kTokensAt, 4 * fields.token_count),
+                    std::as_writable_bytes(std::span(found.info.tokens)).begin());
   if (found.info.kind < RecordKind::Span || found.info.kind > RecordKind::Object ||
       fields.kind > 0xff)
     return std::nullopt;
