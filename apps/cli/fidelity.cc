@@ -24,6 +24,8 @@ constexpr const char* kExamples =
       every usual scheme, and the smallest whose mean KL stays below 0.01
   cairn fidelity smollm2 -f book.txt --kv affine4,turbo-k8v3,affine4-keep64 --plot kl.svg
       these three, and a picture of them
+  cairn fidelity smollm2 -f book.txt --expand
+      what the schemes cost without the rounding of quantized products, which hides small costs
   head -c 20000 book.txt | cairn fidelity smollm2 -f - --kl 0.001 --json
       the beginning of a text, as JSON
 
@@ -33,6 +35,10 @@ it 95 times in 100, and the one that 1 of 1,000 tokens exceeds. "same first" cou
 likeliest successor stays the same. Bits are those stored for a number of the state, scales and exact
 positions included. The time is the model's, over the whole text. A text of thousands of tokens of
 the sort that you work with tells most; each scheme takes about as long as reading it.
+
+Quantized weights are multiplied by activations rounded to 8 bits. A change in the last bit of a
+state moves some of these by a whole step, so every scheme, f16 too, then costs at least a KL of
+some thousandths. --expand shows what is the state's own.
 
 --json prints an array, an object for each scheme: scheme, kl_mean, kl_low, kl_high, kl_p999, top1,
 perplexity, reference_perplexity (of f32), bits_per_position (as above: the bits of a position over
@@ -170,6 +176,8 @@ CLI::App* add_fidelity(CLI::App& program, FidelityCommand& options) {
                    "Threads; changes no figure but the time (all of the machine's)")
       ->type_name("N")
       ->check(CLI::Range(1, 512));
+  fidelity->add_flag("--expand", options.expands,
+                     "Decode the weights to f32 first: exact products, more memory");
   fidelity->add_flag("--json", options.wants_json, "A JSON array instead of a table");
   return fidelity;
 }
@@ -179,8 +187,10 @@ Result<int> show_fidelity(const FidelityCommand& options, const Config& config) 
   const std::string text = CAIRN_TRY(read_text(options.text_file));
   for (const std::string& scheme : options.schemes) CAIRN_TRY(parse_scheme(scheme));
   std::optional<Replacement> plot = CAIRN_TRY(open_plot(options.plot_path));
-  const auto model = CAIRN_TRY(
-      load_model(path, {.threads = threads_of(options), .cache_folder = config.cache_folder}));
+  const auto model =
+      CAIRN_TRY(load_model(path, {.threads = threads_of(options),
+                                  .expand = options.expands ? Expand::f32 : Expand::no,
+                                  .cache_folder = config.cache_folder}));
   const Tokenizer* tokenizer = model->tokenizer();
   if (tokenizer == nullptr)
     return fail(Code::Unsupported, "{}: holds no vocabulary, expected a model that reads text",

@@ -20,6 +20,7 @@ struct FidelityCommand {
   std::string plot_path;             // empty: none
   double kl = 0.01;                  // what a recommended scheme stays below
   uint32_t threads = 0;              // 0: as many as the machine runs at once
+  bool expands = false;              // weights to f32: exact products
   bool wants_json = false;
 };
 CLI::App* add_fidelity(CLI::App& program, FidelityCommand& options);
