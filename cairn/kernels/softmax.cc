@@ -14,23 +14,13 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 
-// The constants of E, shared by the scalar definition and every target. In a namespace of this
-// file's own.
+// After highway.h, which opens the target.
+#include "cairn/kernels/sums-inl.h"
+
+// In a namespace of this file's own.
 #ifndef CAIRN_KERNELS_SOFTMAX_CONSTANTS_
 #define CAIRN_KERNELS_SOFTMAX_CONSTANTS_
 namespace cairn::softmax_constants {
-// x + kRound leaves 127 + (x rounded to an integer) in the low bits of the sum, which are the
-// exponent of 2^n.
-inline constexpr float kRound = 12583039.f;  // 1.5 * 2^23 + 127
-inline constexpr float kFloor = -64.f;
-// 2^r on [-1/2, 1/2], degree 6, highest first. Maximum relative error of E on [-64, 0]: 7.6e-8.
-inline constexpr float kPolynomial[] = {0x1.41fbbcp-13f,
-                                        0x1.5f3e52p-10f,
-                                        0x1.3b2d4cp-7f,
-                                        0x1.c6aee8p-5f,
-                                        0x1.ebfbdcp-3f,
-                                        0x1.62e430p-1f,
-                                        1.f};
 inline constexpr size_t kSums = 16;  // partial sums of l, by position mod 16
 }  // namespace cairn::softmax_constants
 #endif
@@ -55,29 +45,7 @@ constexpr D d;
 constexpr size_t kLanes = hn::MaxLanes(D());
 constexpr size_t kVectors = kSums / kLanes;
 
-HWY_INLINE V exp2_nonpositive(V x) {
-  const hn::Rebind<uint32_t, D> du;
-  const V round = hn::Set(d, kRound);
-  const V t = hn::Add(x, round);
-  const V r = hn::Sub(x, hn::Sub(t, round));
-  V p = hn::Set(d, kPolynomial[0]);
-  for (size_t i = 1; i < std::size(kPolynomial); ++i)
-    p = hn::MulAdd(p, r, hn::Set(d, kPolynomial[i]));
-  const V power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(du, t)));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, kFloor)), hn::Mul(p, power));
-}
-
-// p[j] + p[j + half] for ever smaller halves.
-template <class Lanes>
-HWY_INLINE float halving_sum(Lanes, hn::Vec<Lanes> p) {
-  if constexpr (hn::MaxLanes(Lanes()) > 4) {
-    const hn::Half<Lanes> half;
-    return halving_sum(half, hn::Add(hn::LowerHalf(half, p), hn::UpperHalf(half, p)));
-  } else {
-    p = hn::Add(p, hn::Shuffle1032(p));
-    return hn::GetLane(hn::Add(p, hn::Shuffle2301(p)));
-  }
-}
+HWY_INLINE V exp2_nonpositive(V x) { return exp2_nonpositive(d, x); }
 
 // Lanes [begin, end) of the sixteen, for the vector whose first lane is `lane`.
 HWY_INLINE hn::Mask<D> lanes_of(size_t lane, size_t begin, size_t end) {
@@ -211,7 +179,7 @@ namespace cairn {
 HWY_EXPORT(softmax_table);
 
 float exp2_nonpositive(float x) {
-  using namespace softmax_constants;  // NOLINT: this file's own
+  using namespace exp2_constants;  // NOLINT: the constants of E alone
   if (x < kFloor) return 0.f;
   const float t = x + kRound;
   const float r = x - (t - kRound);
