@@ -124,4 +124,12 @@ Result<std::string> Metadata::text_or(const std::string& key, std::string absent
   return has(key) ? text(key) : Result<std::string>(std::move(absent));
 }
 
+Result<bool> Metadata::flag_or(const std::string& key, bool absent) const {
+  const int64_t id = gguf_find_key(gguf(), key.c_str());
+  if (id < 0) return absent;
+  if (gguf_get_kv_type(gguf(), id) != GGUF_TYPE_BOOL)
+    return fail(Code::BadInput, "{}: {} is {}, expected bool", path_, key, type_at(gguf(), id));
+  return gguf_get_val_bool(gguf(), id);
+}
+
 }  // namespace cairn

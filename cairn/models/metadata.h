@@ -41,6 +41,7 @@ class Metadata {
   Result<uint32_t> u32_or(const std::string& key, uint32_t absent) const;
   Result<float> f32_or(const std::string& key, float absent) const;
   Result<std::string> text_or(const std::string& key, std::string absent) const;
+  Result<bool> flag_or(const std::string& key, bool absent) const;
 
  private:
   struct Free {

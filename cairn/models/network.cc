@@ -10,17 +10,15 @@ ggml_tensor* GraphBuilder::as_heads(ggml_tensor* x, int64_t width, int64_t heads
   return ggml_reshape_3d(context, x, width, heads, x->ne[1]);
 }
 
-ggml_tensor* GraphBuilder::write(SlotId slot, ggml_tensor* key, ggml_tensor* value) {
-  ggml_tensor* written = state.write(context, slot, key, value);
+ggml_tensor* GraphBuilder::write(SlotId slot, std::initializer_list<ggml_tensor*> numbers) {
+  ggml_tensor* written = state.write(context, slot, {numbers.begin(), numbers.size()});
   ggml_build_forward_expand(graph, written);
   return written;
 }
 
-ggml_tensor* GraphBuilder::attend(SlotId slot,
-                                  ggml_tensor* query,
-                                  ggml_tensor* written,
-                                  float scale) {
-  return state.attend(context, slot, query, written, scale);
+ggml_tensor* GraphBuilder::attend(
+    SlotId slot, ggml_tensor* query, ggml_tensor* written, float scale, ggml_tensor* chosen) {
+  return state.attend(context, slot, query, written, scale, chosen);
 }
 
 }  // namespace cairn

@@ -6,6 +6,7 @@
 #include <ggml.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -27,9 +28,17 @@ struct GraphBuilder {
   ggml_tensor* rms_norm(ggml_tensor* x, ggml_tensor* weight, float epsilon);
   // [heads * width, rows] as [width, heads, rows]
   ggml_tensor* as_heads(ggml_tensor* x, int64_t width, int64_t heads);
-  // Writes a slot's new records; added to the graph even where nobody attends.
-  ggml_tensor* write(SlotId slot, ggml_tensor* key, ggml_tensor* value);
-  ggml_tensor* attend(SlotId slot, ggml_tensor* query, ggml_tensor* written, float scale = 0);
+  // Writes a slot's new records, one tensor for each of its families; added to the graph even where
+  // nobody attends.
+  ggml_tensor* write(SlotId slot, std::initializer_list<ggml_tensor*> numbers);
+  ggml_tensor* write(SlotId slot, ggml_tensor* key, ggml_tensor* value) {
+    return write(slot, {key, value});
+  }
+  ggml_tensor* attend(SlotId slot,
+                      ggml_tensor* query,
+                      ggml_tensor* written,
+                      float scale = 0,
+                      ggml_tensor* chosen = nullptr);
 };
 
 class Network {

@@ -11,21 +11,36 @@ Part part_of(int part, int parts) {
   return {static_cast<uint32_t>(part), static_cast<uint32_t>(parts)};
 }
 
-const FamilySpec* family_of(const SlotSpec& spec, FamilyId id) {
-  for (const FamilySpec& family : spec.families)
-    if (family.family->id == id) return &family;
-  return nullptr;
+// A tensor as a family's numbers: [width, heads, rows], f32, dense.
+void check_numbers(const ggml_tensor* tensor, const FamilySpec& family) {
+  CAIRN_CHECK(tensor->type == GGML_TYPE_F32 && ggml_is_contiguous(tensor),
+              "{} numbers are not dense f32", family.family->name);
+  CAIRN_CHECK(tensor->ne[0] == family.width && tensor->ne[1] == family.heads,
+              "{} numbers are [{}, {}], expected [{}, {}]", family.family->name, tensor->ne[1],
+              tensor->ne[0], family.heads, family.width);
 }
 
-// A tensor as a family's numbers: [width, heads, rows], f32, dense.
-void check_numbers(const ggml_tensor* tensor, const SlotSpec& spec, FamilyId id) {
-  const FamilySpec* family = family_of(spec, id);
-  CAIRN_CHECK(family != nullptr, "slot has no family {}", id.value);
-  CAIRN_CHECK(tensor->type == GGML_TYPE_F32 && ggml_is_contiguous(tensor),
-              "{} numbers are not dense f32", family->family->name);
-  CAIRN_CHECK(tensor->ne[0] == family->width && tensor->ne[1] == family->heads,
-              "{} numbers are [{}, {}], expected [{}, {}]", family->family->name, tensor->ne[1],
-              tensor->ne[0], family->heads, family->width);
+// Numbers per head of the families that have a property.
+int64_t width_of(const SlotSpec& spec, bool Family::*property) {
+  int64_t width = 0;
+  for (const FamilySpec& family : spec.families)
+    if (family.family->*property) width += family.width;
+  return width;
+}
+
+void check_query(const ggml_tensor* query, const SlotSpec& spec, bool Family::*property) {
+  CAIRN_CHECK(query->type == GGML_TYPE_F32 && ggml_is_contiguous(query),
+              "queries are not dense f32");
+  CAIRN_CHECK(query->ne[0] == width_of(spec, property), "queries are {} wide, expected {}",
+              query->ne[0], width_of(spec, property));
+}
+
+// What choose() made, as attend() takes it: `count` positions per row, and behind them a count per
+// row.
+ChosenOut choice_in(ggml_tensor* node, Pos rows) {
+  const size_t count = static_cast<size_t>(node->ne[0]) / rows - 1;
+  auto* positions = static_cast<uint32_t*>(node->data);
+  return {.positions = positions, .counts = positions + count * rows, .row_stride = count};
 }
 
 void check_place(const SlotPlace& place, const SlotSpec& spec) {
@@ -49,26 +64,49 @@ StateOps::StateOps(std::span<const SlotSpec> slots, uint32_t threads)
 
 ggml_tensor* StateOps::write(ggml_context* context,
                              SlotId slot,
-                             ggml_tensor* key,
-                             ggml_tensor* value) {
+                             std::span<ggml_tensor* const> numbers) {
   Slot& target = slots_.at(slot.value);
-  check_numbers(key, target.spec, kKey);
-  check_numbers(value, target.spec, kValue);
-  ggml_tensor* numbers[] = {key, value};
-  return ggml_custom_4d(context, GGML_TYPE_F32, 1, 1, 1, 1, numbers, 2, write_part,
-                        GGML_N_TASKS_MAX, &target);
+  CAIRN_CHECK(numbers.size() == target.spec.families.size(),
+              "slot {}: numbers of {} families, expected {}", slot.value, numbers.size(),
+              target.spec.families.size());
+  std::vector<ggml_tensor*> inputs(numbers.begin(), numbers.end());
+  for (size_t i = 0; i < inputs.size(); ++i) check_numbers(inputs[i], target.spec.families[i]);
+  return ggml_custom_4d(context, GGML_TYPE_F32, 1, 1, 1, 1, inputs.data(),
+                        static_cast<int>(inputs.size()), write_part, GGML_N_TASKS_MAX, &target);
 }
 
-ggml_tensor* StateOps::attend(
-    ggml_context* context, SlotId slot, ggml_tensor* query, ggml_tensor* written, float scale) {
+ggml_tensor* StateOps::choose(ggml_context* context,
+                              SlotId slot,
+                              ggml_tensor* query,
+                              ggml_tensor* weights,
+                              ggml_tensor* written,
+                              uint32_t count,
+                              float scale) {
+  Slot& source = slots_.at(slot.value);
+  source.choice_scale = scale;
+  check_query(query, source.spec, &Family::is_index);
+  CAIRN_CHECK(weights->type == GGML_TYPE_F32 && ggml_is_contiguous(weights) &&
+                  weights->ne[0] == query->ne[1],
+              "slot {}: weights of index heads must be dense f32, one per head", slot.value);
+  ggml_tensor* inputs[] = {query, weights, written};
+  return ggml_custom_4d(context, GGML_TYPE_I32, query->ne[2] * (int64_t{count} + 1), 1, 1, 1,
+                        inputs, 3, choose_part, GGML_N_TASKS_MAX, &source);
+}
+
+ggml_tensor* StateOps::attend(ggml_context* context,
+                              SlotId slot,
+                              ggml_tensor* query,
+                              ggml_tensor* written,
+                              float scale,
+                              ggml_tensor* chosen) {
   Slot& source = slots_.at(slot.value);
   source.scale = scale;
-  const FamilySpec* value = family_of(source.spec, kValue);
-  CAIRN_CHECK(value != nullptr && ggml_is_contiguous(query), "slot {}: queries must be dense",
-              slot.value);
-  ggml_tensor* inputs[] = {query, written};
-  return ggml_custom_4d(context, GGML_TYPE_F32, value->width * query->ne[1], query->ne[2], 1, 1,
-                        inputs, 2, attend_part, GGML_N_TASKS_MAX, &source);
+  check_query(query, source.spec, &Family::is_scored);
+  ggml_tensor* inputs[] = {query, written, chosen};
+  return ggml_custom_4d(context, GGML_TYPE_F32,
+                        width_of(source.spec, &Family::is_accumulated) * query->ne[1], query->ne[2],
+                        1, 1, inputs, chosen == nullptr ? 2 : 3, attend_part, GGML_N_TASKS_MAX,
+                        &source);
 }
 
 void StateOps::begin(Step& step) {
@@ -100,8 +138,24 @@ void StateOps::write_part(ggml_tensor* node, int part, int parts, void* slot) no
   Slot& target = *static_cast<Slot*>(slot);
   StateOps& ops = *target.ops;
   ops.guarded(ops.clocks_[static_cast<size_t>(part)].write, [&] {
-    ops.step_->write(target.id, kKey, floats(node->src[0]), part_of(part, parts));
-    ops.step_->write(target.id, kValue, floats(node->src[1]), part_of(part, parts));
+    for (size_t i = 0; i < target.spec.families.size(); ++i)
+      ops.step_->write(target.id, target.spec.families[i].family->id, floats(node->src[i]),
+                       part_of(part, parts));
+  });
+}
+
+void StateOps::choose_part(ggml_tensor* node, int part, int parts, void* slot) noexcept {
+  Slot& source = *static_cast<Slot*>(slot);
+  StateOps& ops = *source.ops;
+  ops.guarded(ops.clocks_[static_cast<size_t>(part)].attend, [&] {
+    const ggml_tensor* query = node->src[0];
+    const ChosenOut out = choice_in(node, source.view.rows);
+    cairn::choose(source.view,
+                  {.data = floats(query),
+                   .weights = floats(node->src[1]),
+                   .heads = static_cast<uint32_t>(query->ne[1]),
+                   .scale = source.choice_scale},
+                  static_cast<uint32_t>(out.row_stride), out, part_of(part, parts));
   });
 }
 
@@ -110,10 +164,15 @@ void StateOps::attend_part(ggml_tensor* node, int part, int parts, void* slot) n
   StateOps& ops = *source.ops;
   ops.guarded(ops.clocks_[static_cast<size_t>(part)].attend, [&] {
     const ggml_tensor* query = node->src[0];
+    Chosen chosen;
+    if (node->src[2] != nullptr) chosen = choice_in(node->src[2], source.view.rows).view();
+    if (node->src[2] != nullptr && part == 0 && ops.watcher_)
+      ops.watcher_(source.id, chosen, source.view.rows);
     cairn::attend(source.view,
                   {.data = floats(query),
                    .heads = static_cast<uint32_t>(query->ne[1]),
-                   .scale = source.scale},
+                   .scale = source.scale,
+                   .chosen = node->src[2] != nullptr ? &chosen : nullptr},
                   {.data = static_cast<float*>(node->data)}, part_of(part, parts));
   });
 }

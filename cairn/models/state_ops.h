@@ -1,7 +1,8 @@
-// The two custom operations through which a ggml graph reaches the state: one writes a slot's new
-// keys and values, one attends over the pages that the step shows. ggml calls each on all of its
-// threads with a part number, which is what write and attend take; the second takes the first as an
-// input, so ggml orders them, with a barrier between.
+// The custom operations through which a ggml graph reaches the state: one writes a slot's new
+// records, one attends over the pages that the step shows, and one, of a sparse indexer, chooses
+// the positions to attend to. ggml calls each on all of its threads with a part number, which is
+// what write, choose and attend take; each takes the one before as an input, so ggml orders them,
+// with a barrier between.
 //
 // A graph outlives a step: it refers to a StateSlot, whose address is stable, and begin() points
 // all slots at the step at hand. Exceptions must not cross ggml's C frames: they are kept and
@@ -14,16 +15,19 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <span>
 #include <vector>
 
 #include "cairn/session/session.h"
 #include "cairn/state/attend.h"
+#include "cairn/state/sparse.h"
 
 namespace cairn {
 
-// Time in Cairn's operations, of the thread that spent most on it, since the last reset.
+// Time in Cairn's operations (choosing counts as attention), of the thread that spent most on it,
+// since the last reset.
 struct StateSeconds {
   double write = 0;
   double attend = 0;
@@ -35,13 +39,32 @@ class StateOps {
   StateOps(const StateOps&) = delete;
   StateOps& operator=(const StateOps&) = delete;
 
-  // key, value: contiguous f32 [width, heads, rows] in ggml's order. Returns a node to be passed to
-  // attend.
-  ggml_tensor* write(ggml_context* context, SlotId slot, ggml_tensor* key, ggml_tensor* value);
-  // query: contiguous f32 [width, query heads, rows]. Returns [value width * query heads, rows].
-  // scale 0: 1 / sqrt(width).
-  ggml_tensor* attend(
-      ggml_context* context, SlotId slot, ggml_tensor* query, ggml_tensor* written, float scale);
+  // One tensor for each of the slot's families, in their order: contiguous f32 [width, heads, rows]
+  // in ggml's order. Returns a node to be passed to attend and choose.
+  ggml_tensor* write(ggml_context* context, SlotId slot, std::span<ggml_tensor* const> numbers);
+  // query: contiguous f32 [width, index heads, rows]; weights: contiguous f32 [index heads, rows].
+  // Returns the best `count` positions of every row, to be passed to attend: of this slot, or of
+  // others that share the choice. scale: of the products.
+  ggml_tensor* choose(ggml_context* context,
+                      SlotId slot,
+                      ggml_tensor* query,
+                      ggml_tensor* weights,
+                      ggml_tensor* written,
+                      uint32_t count,
+                      float scale);
+  // query: contiguous f32 [width of all scored families, query heads, rows]. Returns [width of the
+  // accumulated one * query heads, rows]. scale 0: 1 / sqrt(width). chosen: null, or of choose.
+  ggml_tensor* attend(ggml_context* context,
+                      SlotId slot,
+                      ggml_tensor* query,
+                      ggml_tensor* written,
+                      float scale,
+                      ggml_tensor* chosen = nullptr);
+
+  // Shown what a slot has chosen for the rows of a pass, before anybody attends to it; may be
+  // empty.
+  using ChoiceWatcher = std::function<void(SlotId slot, const Chosen& chosen, Pos rows)>;
+  void watch_choices(ChoiceWatcher watcher) { watcher_ = std::move(watcher); }
 
   void begin(Step& step);  // REQUIRES: the step's session has these slots
   void end();              // throws what an operation threw
@@ -55,7 +78,8 @@ class StateOps {
     SlotId id;
     SlotSpec spec;
     View view;
-    float scale = 0;
+    float scale = 0;         // of attention
+    float choice_scale = 0;  // of an indexer's products
   };
   struct alignas(64) Clock {
     std::chrono::nanoseconds write{};
@@ -63,13 +87,15 @@ class StateOps {
   };
 
   static void write_part(ggml_tensor* node, int part, int parts, void* slot) noexcept;
+  static void choose_part(ggml_tensor* node, int part, int parts, void* slot) noexcept;
   static void attend_part(ggml_tensor* node, int part, int parts, void* slot) noexcept;
   template <class Work>
   void guarded(std::chrono::nanoseconds& clock, Work work) noexcept;
 
   std::vector<Slot> slots_;
   std::vector<Clock> clocks_;  // one per thread
-  Step* step_ = nullptr;       // null: no pass is running
+  ChoiceWatcher watcher_;
+  Step* step_ = nullptr;  // null: no pass is running
   std::mutex mutex_;
   std::exception_ptr thrown_;  // guarded by mutex_: the first
 };

@@ -17,7 +17,8 @@ constexpr uint64_t kTensorAlignment = 32;
 
 constexpr std::string_view kGgufMagic = "GGUF";
 
-std::string shape_text(int64_t in, int64_t out) {
+std::string shape_text(int64_t in, int64_t out, int64_t count) {
+  if (count != 1) return fmt::format("[{}, {}, {}]", count, out, in);
   return out == 1 ? fmt::format("[{}]", in) : fmt::format("[{}, {}]", out, in);
 }
 
@@ -117,18 +118,29 @@ bool has_magic(std::span<const std::byte> file, std::string_view magic) {
 
 }  // namespace
 
-Result<ggml_tensor*> Weights::find(const std::string& name, int64_t in, int64_t out) {
+Result<ggml_tensor*> Weights::find(const std::string& name,
+                                   int64_t in,
+                                   int64_t out,
+                                   int64_t count) {
   ggml_tensor* tensor = ggml_get_tensor(tensors_.get(), name.c_str());
   if (tensor == nullptr) return fail(Code::BadInput, "{}: tensor {} is missing", path(), name);
-  if (tensor->ne[0] != in || tensor->ne[1] != out || tensor->ne[2] != 1 || tensor->ne[3] != 1)
+  if (tensor->ne[0] != in || tensor->ne[1] != out || tensor->ne[2] != count || tensor->ne[3] != 1)
     return fail(Code::BadInput, "{}: tensor {} has shape {}, expected {}", path(), name,
-                shape_text(tensor->ne[0], ggml_nrows(tensor)), shape_text(in, out));
+                shape_text(tensor->ne[0], tensor->ne[1], tensor->ne[2] * tensor->ne[3]),
+                shape_text(in, out, count));
   used_.insert(name);
   return tensor;
 }
 
 Result<ggml_tensor*> Weights::matrix(const std::string& name, int64_t in, int64_t out) {
-  ggml_tensor* tensor = CAIRN_TRY(find(name, in, out));
+  return matrices(name, in, out, 1);
+}
+
+Result<ggml_tensor*> Weights::matrices(const std::string& name,
+                                       int64_t in,
+                                       int64_t out,
+                                       int64_t count) {
+  ggml_tensor* tensor = CAIRN_TRY(find(name, in, out, count));
   if (!can_multiply(tensor->type))
     return fail(Code::Unsupported, "{}: tensor {} is {}, expected a type that ggml multiplies",
                 path(), name, ggml_type_name(tensor->type));

@@ -63,6 +63,8 @@ class Weights {
   // A matrix that multiplies vectors of `in` numbers and gives `out`, of a type that ggml
   // multiplies.
   Result<ggml_tensor*> matrix(const std::string& name, int64_t in, int64_t out);
+  // `count` of them, one after the other: [in, out, count] in ggml's order.
+  Result<ggml_tensor*> matrices(const std::string& name, int64_t in, int64_t out, int64_t count);
   // `length` f32 numbers.
   Result<ggml_tensor*> vector(const std::string& name, int64_t length);
   // Types of the matrices, each once.
@@ -74,7 +76,7 @@ class Weights {
   Result<void> expand();  // every tensor becomes f32
 
  private:
-  Result<ggml_tensor*> find(const std::string& name, int64_t in, int64_t out);
+  Result<ggml_tensor*> find(const std::string& name, int64_t in, int64_t out, int64_t count = 1);
 
   MappedFile file_;
   Metadata metadata_;
