@@ -47,27 +47,26 @@ Appender::~Appender() { roll_back(); }
 Result<Place> Appender::add(const NewRecord& record) {
   const uint64_t bytes = stored_bytes(record.info);
   CAIRN_TRY(make_room(bytes));
-  Stage& stage = stages_[stage_];
-  const Place place{.segment = open_->id, .offset = open_->end + stage.used};
-  const std::span<std::byte> out = stage.bytes.subspan(stage.used, bytes);
+  const Place place{.segment = open_->id, .offset = open_->end + stage().used};
+  const std::span<std::byte> out = stage().bytes.subspan(stage().used, bytes);
   const std::span<std::byte> payload = out.subspan(header_bytes(record.info));
   std::ranges::fill(payload.subspan(record.info.payload_bytes), std::byte{0});
   record.fill(payload.first(record.info.payload_bytes));
   put_header(record.info, place, xxh3(payload), out);
-  stage.used += bytes;
+  stage().used += bytes;
   return place;
 }
 
 // A segment with room behind what is staged, and a stage with room for the record.
 Result<void> Appender::make_room(uint64_t bytes) {
-  if (open_ && open_->end + stages_[stage_].used + bytes > open_->room_bytes) {
+  if (open_ && open_->end + stage().used + bytes > open_->room_bytes) {
     CAIRN_TRY(flush());
     full_.push_back(*std::exchange(open_, std::nullopt));
   }
   if (!open_) open_ = CAIRN_TRY(create(bytes));
-  if (stages_[stage_].used > 0 && stages_[stage_].used + bytes > kStageBytes) CAIRN_TRY(flush());
-  if (Stage& stage = stages_[stage_]; stage.used + bytes > stage.bytes.size())
-    stage.bytes = CAIRN_TRY(stage.buffer.reserve(std::max(bytes, kStageBytes)));
+  if (stage().used > 0 && stage().used + bytes > kStageBytes) CAIRN_TRY(flush());
+  if (stage().used + bytes > stage().bytes.size())
+    stage().bytes = CAIRN_TRY(stage().buffer.reserve(std::max(bytes, kStageBytes)));
   return {};
 }
 
@@ -96,24 +95,30 @@ Result<Appender::Segment> Appender::create(uint64_t at_least) {
   return segment;
 }
 
-// While the disk takes one stage the other is filled.
+// While the disk takes some stages the next is filled.
 Result<void> Appender::flush() {
-  CAIRN_TRY(wait_for_disk());
-  Stage& stage = stages_[stage_];
-  if (stage.used == 0) return {};
+  if (stage().used == 0) return {};
   const uint64_t offset = open_->end;
-  open_->end += stage.used;
-  writing_ = std::async(std::launch::async,
-                        [file = open_->file.get(), offset, bytes = stage.bytes.first(stage.used)] {
-                          return file->write_at(offset, bytes);
-                        });
-  stage_ = 1 - stage_;
-  stages_[stage_].used = 0;
-  return {};
+  open_->end += stage().used;
+  stage().writing = std::async(std::launch::async, [file = open_->file.get(), offset,
+                                                    bytes = stage().bytes.first(stage().used)] {
+    return file->write_at(offset, bytes);
+  });
+  stage_ = (stage_ + 1) % kStages;
+  stage().used = 0;
+  return stage().writing.valid() ? stage().writing.get() : Result<void>();
 }
 
+// Of several failures the first one that was handed over is told.
 Result<void> Appender::wait_for_disk() {
-  return writing_.valid() ? writing_.get() : Result<void>();
+  Result<void> first;
+  for (size_t i = 1; i <= kStages; ++i) {
+    Stage& stage = stages_[(stage_ + i) % kStages];
+    if (!stage.writing.valid()) continue;
+    Result<void> written = stage.writing.get();
+    if (first) first = std::move(written);
+  }
+  return first;
 }
 
 Result<void> Appender::sync() {

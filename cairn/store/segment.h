@@ -7,6 +7,7 @@
 #ifndef CAIRN_STORE_SEGMENT_H_
 #define CAIRN_STORE_SEGMENT_H_
 
+#include <array>
 #include <future>
 #include <mutex>
 
@@ -46,16 +47,19 @@ class Appender {
     uint64_t end = 0;       // of what was handed to the file
     uint64_t kept_end = 0;  // of what stays
   };
-  // Records on their way to the file, so that it is written in large pieces.
+  // Records on their way to the file, so that it is written in large pieces, and several at once.
   struct Stage {
     AlignedBuffer buffer;
     std::span<std::byte> bytes;
     uint64_t used = 0;
+    std::future<Result<void>> writing;
   };
+  static constexpr size_t kStages = 4;
 
   Result<void> make_room(uint64_t bytes);
   Result<Segment> create(uint64_t at_least);
-  Result<void> flush();  // hands the stage to the disk, and goes on with the other one
+  Stage& stage() { return stages_[stage_]; }
+  Result<void> flush();  // hands the stage to the disk, and goes on with the next one
   Result<void> wait_for_disk();
   void finish(Segment& segment);  // cuts behind kept_end, removes an empty one
 
@@ -64,9 +68,8 @@ class Appender {
   const uint64_t segment_bytes_;
   std::optional<Segment> open_;
   std::vector<Segment> full_;  // of this batch; locked until their rows are there
-  Stage stages_[2];
-  size_t stage_ = 0;
-  std::future<Result<void>> writing_;
+  std::array<Stage, kStages> stages_;
+  size_t stage_ = 0;  // being filled; nothing writes it
 };
 
 // Open segments for reading, a file for each reader at a time. Thread-safe.
