@@ -85,6 +85,7 @@ const std::array kPlainOperations = {
     Operation{"gelu gate",
               [](const Bench& b) { return gelu_gate(b.context, b.columns, b.columns); }},
     Operation{"scale", [](const Bench& b) { return ggml_scale(b.context, b.columns, 0.3f); }},
+    Operation{"sigmoid", [](const Bench& b) { return ggml_sigmoid(b.context, b.columns); }},
     Operation{"rope (adjacent pairs)",
               [](const Bench& b) { return b.rope(GGML_ROPE_TYPE_NORMAL); }},
     Operation{"rope (halves)", [](const Bench& b) { return b.rope(GGML_ROPE_TYPE_NEOX); }},

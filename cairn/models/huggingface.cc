@@ -1,5 +1,6 @@
 #include "cairn/models/huggingface.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -19,13 +20,19 @@ struct Name {
   std::string_view theirs, ours;
 };
 
+// What we have instead of the numbers of the tensors whose names end so.
+struct Change {
+  std::string_view suffix;
+  float (*of)(float number);  // null: the same
+};
+
 // How the configurations and files of one model type differ from the others'.
 struct Dialect {
   std::string_view model_type;
   std::string_view architecture;
   std::span<const Name> layer_names;  // those that kLayerNames does not have
   std::string_view activation_key, activation;
-  bool norms_lack_one;  // of a norm's weights w the file has w - 1
+  std::span<const Change> changes;  // of f32 tensors; the first that fits
   // The keys that not all architectures have.
   Result<void> (*set_more)(gguf_context* pairs, const std::string& path, const Json& config);
 };
@@ -51,6 +58,25 @@ constexpr std::array kGemmaNames = {
     Name{"pre_feedforward_layernorm", "ffn_norm"},
     Name{"post_feedforward_layernorm", "post_ffw_norm"},
 };
+constexpr std::array kHybridNames = {
+    Name{"post_attention_layernorm", "post_attention_norm"},
+    Name{"self_attn.q_norm", "attn_q_norm"},
+    Name{"self_attn.k_norm", "attn_k_norm"},
+    Name{"linear_attn.in_proj_qkvz", "ssm_in"},
+    Name{"linear_attn.in_proj_ba", "ssm_ba"},
+    Name{"linear_attn.conv1d", "ssm_conv1d"},
+    Name{"linear_attn.A_log", "ssm_a"},
+    Name{"linear_attn.dt_bias", "ssm_dt.bias"},
+    Name{"linear_attn.norm", "ssm_norm"},
+    Name{"linear_attn.out_proj", "ssm_out"},
+    Name{"mlp.gate", "ffn_gate_inp"},
+    Name{"mlp.experts.gate_up_proj", "ffn_gate_up_exps.weight"},
+    Name{"mlp.experts.down_proj", "ffn_down_exps.weight"},
+    Name{"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
+    Name{"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
+    Name{"mlp.shared_expert.up_proj", "ffn_up_shexp"},
+    Name{"mlp.shared_expert.down_proj", "ffn_down_shexp"},
+};
 constexpr std::array kWholeNumbers = {
     Name{"vocab_size", "vocab_size"},
     Name{"hidden_size", "embedding_length"},
@@ -62,8 +88,22 @@ constexpr std::array kWholeNumbers = {
     Name{"head_dim", "attention.key_length"},
 };
 
-// "model.layers.3.mlp.up_proj.weight" is "blk.3.ffn_up.weight". A name that has no translation
-// stays as it is, and the architecture then refuses it as a tensor that has no place.
+// Of a norm's weights w the file has w - 1.
+float plus_one(float number) { return number + 1.0f; }
+
+// In double, so that hardly any C library can tell another f32.
+float minus_exp(float number) { return static_cast<float>(-std::exp(static_cast<double>(number))); }
+
+constexpr std::array kGemmaChanges = {Change{"norm.weight", plus_one}};
+constexpr std::array kHybridChanges = {
+    Change{"linear_attn.norm.weight", nullptr},
+    Change{"norm.weight", plus_one},
+    Change{"linear_attn.A_log", minus_exp},
+};
+
+// "model.layers.3.mlp.up_proj.weight" is "blk.3.ffn_up.weight"; names of tensors that are no
+// ".weight" stand whole in the tables. A name that has no translation stays as it is, and the
+// architecture then refuses it as a tensor that has no place.
 std::string our_name(const Dialect& dialect, std::string_view theirs) {
   for (const Name& name : kTopNames)
     if (name.theirs == theirs) return std::string(name.ours);
@@ -74,9 +114,12 @@ std::string our_name(const Dialect& dialect, std::string_view theirs) {
   if (dot == std::string_view::npos) return std::string(theirs);
   for (const std::span<const Name> names :
        {std::span<const Name>(kLayerNames), dialect.layer_names})
-    for (const Name& name : names)
+    for (const Name& name : names) {
+      if (rest.substr(dot + 1) == name.theirs)
+        return fmt::format("blk.{}.{}", rest.substr(0, dot), name.ours);
       if (rest.substr(dot + 1) == std::string(name.theirs) + ".weight")
         return fmt::format("blk.{}.{}.weight", rest.substr(0, dot), name.ours);
+    }
   return std::string(theirs);
 }
 
@@ -166,21 +209,96 @@ Result<void> set_gemma(gguf_context* pairs, const std::string& path, const Json&
   return set_gemma_rotary(pairs, path, config);
 }
 
+// The period after which a layer attends to everything.
+Result<uint32_t> attention_period(const std::string& path, const Json& config) {
+  const Json* types = CAIRN_TRY(field(path, config, "layer_types"));
+  uint32_t period = 0, index = 0;
+  for (const Json& type : *types) {
+    ++index;
+    if (period == 0 && type == "full_attention") period = index;
+    const bool attends = period != 0 && index % period == 0;
+    if (type != (attends ? "full_attention" : "linear_attention"))
+      return fail(Code::Unsupported,
+                  "{}: config: layer {} is {}, expected linear_attention, and full_attention after "
+                  "equal numbers of them",
+                  path, index - 1, type.dump());
+  }
+  return period == 0 ? index + 1 : period;
+}
+
+Result<void> set_hybrid_experts(gguf_context* pairs, const std::string& path, const Json& config) {
+  if (config.value("mlp_only_layers", Json()) != Json::array() ||
+      config.value("decoder_sparse_step", Json()) != 1)
+    return fail(Code::Unsupported,
+                "{}: config: layers without experts: mlp_only_layers and decoder_sparse_step, "
+                "expected [] and 1",
+                path);
+  for (const auto& [theirs, ours] :
+       {Name{"num_experts", "expert_count"},
+        {"num_experts_per_tok", "expert_used_count"},
+        {"moe_intermediate_size", "expert_feed_forward_length"},
+        {"shared_expert_intermediate_size", "expert_shared_feed_forward_length"}})
+    gguf_set_val_u32(pairs, fmt::format("qwen3next.{}", ours).c_str(),
+                     CAIRN_TRY(whole_number(path, config, theirs)));
+  const Json* normalize = CAIRN_TRY(field(path, config, "norm_topk_prob"));
+  if (!normalize->is_boolean())
+    return fail(Code::BadInput, "{}: config: norm_topk_prob is {}, expected true or false", path,
+                normalize->dump());
+  gguf_set_val_bool(pairs, "qwen3next.expert_weights_norm", normalize->get<bool>());
+  return {};
+}
+
+Result<void> set_hybrid_linear(gguf_context* pairs, const std::string& path, const Json& config) {
+  for (const auto& [theirs, ours] : {Name{"linear_num_key_heads", "group_count"},
+                                     {"linear_num_value_heads", "time_step_rank"},
+                                     {"linear_key_head_dim", "state_size"},
+                                     {"linear_conv_kernel_dim", "conv_kernel"}})
+    gguf_set_val_u32(pairs, fmt::format("qwen3next.ssm.{}", ours).c_str(),
+                     CAIRN_TRY(whole_number(path, config, theirs)));
+  const uint64_t heads = CAIRN_TRY(whole_number(path, config, "linear_num_value_heads"));
+  const uint64_t width = CAIRN_TRY(whole_number(path, config, "linear_value_head_dim"));
+  gguf_set_val_u64(pairs, "qwen3next.ssm.inner_size", heads * width);
+  gguf_set_val_u32(pairs, "qwen3next.full_attention_interval",
+                   CAIRN_TRY(attention_period(path, config)));
+  return {};
+}
+
+Result<void> set_hybrid(gguf_context* pairs, const std::string& path, const Json& config) {
+  const Json* rotary = CAIRN_TRY(field(path, config, "rope_parameters"));
+  gguf_set_val_f32(pairs, "qwen3next.rope.freq_base", CAIRN_TRY(rotary_base(path, *rotary)));
+  const float share = CAIRN_TRY(number(path, *rotary, "partial_rotary_factor"));
+  const uint32_t width = CAIRN_TRY(whole_number(path, config, "head_dim"));
+  if (!(share > 0 && share <= 1))
+    return fail(Code::BadInput, "{}: config: partial_rotary_factor is {}, expected 0 to 1", path,
+                share);
+  gguf_set_val_u32(pairs, "qwen3next.rope.dimension_count",
+                   static_cast<uint32_t>(static_cast<float>(width) * share));
+  CAIRN_TRY(set_hybrid_linear(pairs, path, config));
+  return set_hybrid_experts(pairs, path, config);
+}
+
 constexpr std::array kDialects = {
     Dialect{.model_type = "llama",
             .architecture = "llama",
             .layer_names = kLlamaNames,
             .activation_key = "hidden_act",
             .activation = "silu",
-            .norms_lack_one = false,
+            .changes = {},
             .set_more = set_llama},
     Dialect{.model_type = "gemma3_text",
             .architecture = "gemma3",
             .layer_names = kGemmaNames,
             .activation_key = "hidden_activation",
             .activation = "gelu_pytorch_tanh",
-            .norms_lack_one = true,
+            .changes = kGemmaChanges,
             .set_more = set_gemma},
+    Dialect{.model_type = "qwen3_next",
+            .architecture = "qwen3next",
+            .layer_names = kHybridNames,
+            .activation_key = "hidden_act",
+            .activation = "silu",
+            .changes = kHybridChanges,
+            .set_more = set_hybrid},
 };
 
 Result<const Dialect*> dialect_of(const std::string& path, const Json& config) {
@@ -222,8 +340,17 @@ std::optional<ggml_type> type_named(std::string_view dtype) {
   return std::nullopt;
 }
 
-bool lacks_one(const Dialect& dialect, const TensorInfo& info) {
-  return dialect.norms_lack_one && info.dtype == "F32" && info.name.ends_with("norm.weight");
+// Null: its numbers stay.
+float (*change_of(const Dialect& dialect, const TensorInfo& info))(float) {
+  for (const Change& change : dialect.changes)
+    if (info.dtype == "F32" && info.name.ends_with(change.suffix)) return change.of;
+  return nullptr;
+}
+
+// Without the inner dimension of a convolution that keeps channels apart: [channels, 1, taps].
+std::vector<uint64_t> shape_of(const TensorInfo& info) {
+  if (info.shape.size() == 3 && info.shape[1] == 1) return {info.shape[0], info.shape[2]};
+  return {info.shape.begin(), info.shape.end()};
 }
 
 // A tensor that points into the file. Safetensors lists the slowest dimension first, ggml the
@@ -237,8 +364,8 @@ Result<ggml_tensor*> make_tensor(ggml_context* context,
   if (!type)
     return fail(Code::Unsupported, "{}: tensor {} is {}, expected F32, F16 or BF16", path,
                 info.name, info.dtype);
-  if (info.shape.empty() || info.shape.size() > 2)
-    return fail(Code::Unsupported, "{}: tensor {} has {} dimensions, expected 1 or 2", path,
+  if (info.shape.empty() || info.shape.size() > 3)
+    return fail(Code::Unsupported, "{}: tensor {} has {} dimensions, expected 1 to 3", path,
                 info.name, info.shape.size());
   if (info.begin % ggml_type_size(*type) != 0)
     return fail(Code::BadInput, "{}: tensor {} is at byte {}, expected a multiple of {}", path,
@@ -249,22 +376,23 @@ Result<ggml_tensor*> make_tensor(ggml_context* context,
   if (name.size() >= GGML_MAX_NAME)
     return fail(Code::BadInput, "{}: tensor {}: a name of {} bytes, expected less than {}", path,
                 name, name.size(), GGML_MAX_NAME);
-  std::array<int64_t, 2> shape = {1, 1};
-  for (size_t i = 0; i < info.shape.size(); ++i)
-    shape[i] = static_cast<int64_t>(info.shape[info.shape.size() - 1 - i]);
-  if (shape[0] == 0 || shape[1] == 0)
+  std::array<int64_t, 3> shape = {1, 1, 1};
+  const std::vector<uint64_t> theirs = shape_of(info);
+  for (size_t i = 0; i < theirs.size(); ++i)
+    shape[i] = static_cast<int64_t>(theirs[theirs.size() - 1 - i]);
+  if (std::ranges::count(shape, 0) != 0)
     return fail(Code::BadInput, "{}: tensor {} is empty", path, name);
-  ggml_tensor* tensor = ggml_new_tensor_2d(context, *type, shape[0], shape[1]);
+  ggml_tensor* tensor = ggml_new_tensor_3d(context, *type, shape[0], shape[1], shape[2]);
   ggml_set_name(tensor, name.c_str());
   tensor->data = file.data() + info.begin;
   return tensor;
 }
 
-// Gives a tensor memory of its own in the context, and the ones that it lacks.
-void add_one(ggml_context* context, ggml_tensor* tensor) {
+// Gives a tensor numbers of its own, in memory of the context.
+void replace(ggml_context* context, ggml_tensor* tensor, float (*change)(float)) {
   const auto* theirs = static_cast<const float*>(tensor->data);
   auto* ours = static_cast<float*>(ggml_new_buffer(context, ggml_nbytes(tensor)));
-  for (int64_t i = 0; i < ggml_nelements(tensor); ++i) ours[i] = theirs[i] + 1.0f;
+  for (int64_t i = 0; i < ggml_nelements(tensor); ++i) ours[i] = change(theirs[i]);
   tensor->data = ours;
 }
 
@@ -274,13 +402,14 @@ Result<ContextPtr> make_tensors(const std::string& path,
                                 std::span<std::byte> file) {
   size_t bytes = (infos.size() + 1) * ggml_tensor_overhead();
   for (const TensorInfo& info : infos)
-    if (lacks_one(dialect, info)) bytes += info.end - info.begin + ggml_tensor_overhead();
+    if (change_of(dialect, info) != nullptr)
+      bytes += info.end - info.begin + ggml_tensor_overhead();
   ContextPtr context(ggml_init({.mem_size = bytes, .mem_buffer = nullptr, .no_alloc = true}));
   for (const TensorInfo& info : infos) {
     if (info.name.starts_with("oracle.")) continue;
     ggml_tensor* tensor =
         CAIRN_TRY(make_tensor(context.get(), path, our_name(dialect, info.name), info, file));
-    if (lacks_one(dialect, info)) add_one(context.get(), tensor);
+    if (const auto change = change_of(dialect, info)) replace(context.get(), tensor, change);
   }
   return context;
 }

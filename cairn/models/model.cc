@@ -10,6 +10,7 @@
 #include "cairn/io/file.h"
 #include "cairn/models/arithmetic.h"
 #include "cairn/models/gemma.h"
+#include "cairn/models/hybrid.h"
 #include "cairn/models/identity.h"
 #include "cairn/models/llama.h"
 
@@ -19,6 +20,7 @@ namespace {
 constexpr std::array kArchitectures = {
     Architecture{.name = "llama", .make = make_llama},
     Architecture{.name = "gemma3", .make = make_gemma},
+    Architecture{.name = "qwen3next", .make = make_hybrid},
 };
 
 std::string known_architectures() {

@@ -21,4 +21,13 @@ ggml_tensor* GraphBuilder::attend(
   return state.attend(context, slot, query, written, scale, chosen);
 }
 
+ggml_tensor* GraphBuilder::advance(SlotId slot,
+                                   const DeltaNet& net,
+                                   ggml_tensor* mixed,
+                                   ggml_tensor* gates) {
+  ggml_tensor* answers = state.advance(context, slot, net, mixed, gates);
+  ggml_build_forward_expand(graph, answers);
+  return answers;
+}
+
 }  // namespace cairn

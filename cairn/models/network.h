@@ -39,6 +39,8 @@ struct GraphBuilder {
                       ggml_tensor* written,
                       float scale = 0,
                       ggml_tensor* chosen = nullptr);
+  // Advances a recurrent slot; added to the graph even where nobody reads its answers.
+  ggml_tensor* advance(SlotId slot, const DeltaNet& net, ggml_tensor* mixed, ggml_tensor* gates);
 };
 
 class Network {

@@ -43,6 +43,23 @@ ChosenOut choice_in(ggml_tensor* node, Pos rows) {
   return {.positions = positions, .counts = positions + count * rows, .row_stride = count};
 }
 
+void check_rows(const ggml_tensor* tensor, uint32_t numbers, const char* what) {
+  CAIRN_CHECK(tensor->type == GGML_TYPE_F32 && ggml_is_contiguous(tensor), "{} are not dense f32",
+              what);
+  CAIRN_CHECK(tensor->ne[0] == numbers && ggml_nrows(tensor) == tensor->ne[1],
+              "{} are [{}, {}], expected [rows, {}]", what, ggml_nrows(tensor), tensor->ne[0],
+              numbers);
+}
+
+// What a round must know of a run to replay a part of it: [count][mixed, gates].
+void record(const DeltaRows& rows, const DeltaShape& shape, std::byte* inputs) {
+  auto* out = reinterpret_cast<float*>(inputs);
+  for (Pos i = 0; i < rows.count; ++i) {
+    out = std::copy_n(rows.mixed + i * rows.mixed_stride, shape.channels(), out);
+    out = std::copy_n(rows.gates + i * rows.gates_stride, shape.gates(), out);
+  }
+}
+
 void check_place(const SlotPlace& place, const SlotSpec& spec) {
   for (const FamilySpec& family : spec.families) {
     const FamilyPlace* held = place.find(family.family->id);
@@ -107,6 +124,20 @@ ggml_tensor* StateOps::attend(ggml_context* context,
                         width_of(source.spec, &Family::is_accumulated) * query->ne[1], query->ne[2],
                         1, 1, inputs, chosen == nullptr ? 2 : 3, attend_part, GGML_N_TASKS_MAX,
                         &source);
+}
+
+ggml_tensor* StateOps::advance(ggml_context* context,
+                               SlotId slot,
+                               const DeltaNet& net,
+                               ggml_tensor* mixed,
+                               ggml_tensor* gates) {
+  Slot& target = slots_.at(slot.value);
+  target.net = &net;
+  check_rows(mixed, net.shape().channels(), "queries, keys and values");
+  check_rows(gates, net.shape().gates(), "gates");
+  ggml_tensor* inputs[] = {mixed, gates};
+  return ggml_custom_4d(context, GGML_TYPE_F32, net.shape().values(), mixed->ne[1], 1, 1, inputs, 2,
+                        advance_part, GGML_N_TASKS_MAX, &target);
 }
 
 void StateOps::begin(Step& step) {
@@ -175,6 +206,51 @@ void StateOps::attend_part(ggml_tensor* node, int part, int parts, void* slot) n
                    .chosen = node->src[2] != nullptr ? &chosen : nullptr},
                   {.data = static_cast<float*>(node->data)}, part_of(part, parts));
   });
+}
+
+// The parts divide the heads of all runs.
+void StateOps::advance_part(ggml_tensor* node, int part, int parts, void* slot) noexcept {
+  Slot& target = *static_cast<Slot*>(slot);
+  StateOps& ops = *target.ops;
+  ops.guarded(ops.clocks_[static_cast<size_t>(part)].attend, [&] {
+    const DeltaShape& shape = target.net->shape();
+    const Part mine = part_of(part, parts);
+    const size_t heads = shape.value_heads, all = target.view.runs.size() * heads;
+    for (size_t run = 0; run < target.view.runs.size(); ++run) {
+      const RunView& view = target.view.runs[run];
+      if (view.count == 0) continue;
+      const DeltaRows rows{.mixed = floats(node->src[0]) + view.row * shape.channels(),
+                           .mixed_stride = shape.channels(),
+                           .gates = floats(node->src[1]) + view.row * shape.gates(),
+                           .gates_stride = shape.gates(),
+                           .count = view.count};
+      const size_t first = run * heads;  // of this run's heads
+      const auto index = [&](size_t end) {
+        return static_cast<uint32_t>(std::clamp(all * end / mine.count, first, first + heads) -
+                                     first);
+      };
+      target.advance_heads(run, rows, index(mine.index), index(mine.index + 1),
+                           static_cast<float*>(node->data) + view.row * shape.values());
+      std::byte* inputs = ops.step_->round_inputs(target.id, run);
+      if (inputs != nullptr && run % mine.count == mine.index) record(rows, shape, inputs);
+      ops.step_->mark_written(target.id, run, mine);
+    }
+  });
+}
+
+// Heads [begin, end) of one run; `out` has the answers of all.
+void StateOps::Slot::advance_heads(
+    size_t run, const DeltaRows& rows, uint32_t begin, uint32_t end, float* out) const {
+  Step& step = *ops->step_;
+  CAIRN_CHECK(!step.holds_states(id), "slot {}: a round that holds states, expected replayed ones",
+              id.value);
+  const DeltaState<const float> previous{step.previous(id, kConv, run),
+                                         step.previous(id, kRecurrentTensor, run)};
+  const DeltaState<float> next{step.next(id, kConv, run, rows.count - 1),
+                               step.next(id, kRecurrentTensor, run, rows.count - 1)};
+  const DeltaShape& shape = net->shape();
+  for (uint32_t head = begin; head < end; ++head)
+    net->advance(head, previous, rows, next, out + size_t{head} * shape.value_dim, shape.values());
 }
 
 StateSeconds StateOps::seconds() const {

@@ -1,8 +1,8 @@
 // The custom operations through which a ggml graph reaches the state: one writes a slot's new
-// records, one attends over the pages that the step shows, and one, of a sparse indexer, chooses
-// the positions to attend to. ggml calls each on all of its threads with a part number, which is
-// what write, choose and attend take; each takes the one before as an input, so ggml orders them,
-// with a barrier between.
+// records, one attends over the pages that the step shows, one, of a sparse indexer, chooses the
+// positions to attend to, and one advances a recurrent slot. ggml calls each on all of its threads
+// with a part number, which is what write, choose and attend take; each takes the one before as an
+// input, so ggml orders them, with a barrier between.
 //
 // A graph outlives a step: it refers to a StateSlot, whose address is stable, and begin() points
 // all slots at the step at hand. Exceptions must not cross ggml's C frames: they are kept and
@@ -20,14 +20,15 @@
 #include <span>
 #include <vector>
 
+#include "cairn/models/delta_net.h"
 #include "cairn/session/session.h"
 #include "cairn/state/attend.h"
 #include "cairn/state/sparse.h"
 
 namespace cairn {
 
-// Time in Cairn's operations (choosing counts as attention), of the thread that spent most on it,
-// since the last reset.
+// Time in Cairn's operations (choosing and advancing count as attention), of the thread that spent
+// most on it, since the last reset.
 struct StateSeconds {
   double write = 0;
   double attend = 0;
@@ -61,6 +62,14 @@ class StateOps {
                       float scale,
                       ggml_tensor* chosen = nullptr);
 
+  // A recurrent slot, which is net.slot(); `net` outlives this. mixed: contiguous f32 [channels,
+  // rows]; gates: [gates, rows]. Returns [values, rows].
+  ggml_tensor* advance(ggml_context* context,
+                       SlotId slot,
+                       const DeltaNet& net,
+                       ggml_tensor* mixed,
+                       ggml_tensor* gates);
+
   // Shown what a slot has chosen for the rows of a pass, before anybody attends to it; may be
   // empty.
   using ChoiceWatcher = std::function<void(SlotId slot, const Chosen& chosen, Pos rows)>;
@@ -78,8 +87,11 @@ class StateOps {
     SlotId id;
     SlotSpec spec;
     View view;
-    float scale = 0;         // of attention
-    float choice_scale = 0;  // of an indexer's products
+    float scale = 0;                // of attention
+    float choice_scale = 0;         // of an indexer's products
+    const DeltaNet* net = nullptr;  // of a recurrent slot
+    void advance_heads(
+        size_t run, const DeltaRows& rows, uint32_t begin, uint32_t end, float* out) const;
   };
   struct alignas(64) Clock {
     std::chrono::nanoseconds write{};
@@ -89,6 +101,7 @@ class StateOps {
   static void write_part(ggml_tensor* node, int part, int parts, void* slot) noexcept;
   static void choose_part(ggml_tensor* node, int part, int parts, void* slot) noexcept;
   static void attend_part(ggml_tensor* node, int part, int parts, void* slot) noexcept;
+  static void advance_part(ggml_tensor* node, int part, int parts, void* slot) noexcept;
   template <class Work>
   void guarded(std::chrono::nanoseconds& clock, Work work) noexcept;
 

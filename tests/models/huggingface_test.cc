@@ -23,7 +23,7 @@ struct Change {
 
 const Change kChanges[] = {
     {"llama", R"(model_type\": \"llama)", R"(model_type\": \"mamba)",
-     R"(model_type "mamba", expected one of: llama, gemma3_text)"},
+     R"(model_type "mamba", expected one of: llama, gemma3_text, qwen3_next)"},
     {"llama", R"(\"silu\")", R"(\"gelu\")", R"(hidden_act is "gelu", expected silu)"},
     {"llama", R"(mlp_bias\": false)", R"(mlp_bias\": 10000)", "mlp_bias is 10000, expected none"},
     {"llama", R"(attention_bias\": false)", R"(attention_bias\": 10000)",
@@ -46,6 +46,21 @@ const Change kChanges[] = {
      R"(a layer's type is "chunked_attention", expected sliding_attention or full_attention)"},
     {"gemma3", R"(sliding_attention\": {\"rope_type\": \"default)",
      R"(sliding_attention\": {\"rope_type\": \"dynamic)", "expected the default type"},
+    {"qwen3_next", R"(layer_types\": [\"linear_attention)", R"(layer_types\": [\"sparse_attention)",
+     R"(layer 0 is "sparse_attention", expected linear_attention)"},
+    {"qwen3_next", R"(decoder_sparse_step\": 1)", R"(decoder_sparse_step\": 2)",
+     "layers without experts"},
+    {"qwen3_next", R"(mlp_only_layers\": [])", R"(mlp_only_layers\":[2])",
+     "layers without experts"},
+    {"qwen3_next", R"(norm_topk_prob\": true)", R"(norm_topk_prob\": 1.00)",
+     "norm_topk_prob is 1.0, expected true or false"},
+    {"qwen3_next", R"(partial_rotary_factor\": 0.25)", R"(partial_rotary_factor\": 2.25)",
+     "partial_rotary_factor is 2.25, expected 0 to 1"},
+    {"qwen3_next", "linear_key_head_dim", "linear_key_head_abc",
+     "config has no linear_key_head_dim"},
+    {"qwen3_next", R"(num_experts\": 4)", R"(num_experts\": x)", "config is no JSON"},
+    {"qwen3_next", R"(num_experts\": 4)", R"(num_experts\":-4)",
+     "num_experts is -4, expected a whole number"},
 };
 
 void write_changed(const std::string& path, const Change& change) {

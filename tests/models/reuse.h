@@ -75,12 +75,20 @@ inline uint64_t hash_after_rejected_drafts(Passes& passes, Tokens text) {
   return hash_of(all);
 }
 
-// Computed, cut back to a shared prefix, and the same text given again.
+// Computed, cut back to a shared prefix, and the same text given again. Where a recurrent state
+// cannot be cut, a fork was left behind there.
 inline uint64_t hash_given_again(Passes& passes, Tokens text) {
-  const SeqId seq = passes.start();
+  Session& session = passes.session();
+  SeqId seq = passes.start();
   const size_t kept = text.size() / 2 + 1;
-  std::vector<float> all = passes.run(seq, text);
-  must(passes.session().truncate(seq, kept));
+  std::vector<float> all = passes.run(seq, text.first(kept));
+  const SeqId left = session.fork(seq);
+  const auto rest = passes.run(seq, text.subspan(kept));
+  all.insert(all.end(), rest.begin(), rest.end());
+  if (session.can_truncate(seq, kept))
+    must(session.truncate(seq, kept));
+  else
+    session.drop(std::exchange(seq, left));
   const auto again = passes.run(seq, text.subspan(kept));
   std::copy(again.begin(), again.end(),
             all.begin() + static_cast<ptrdiff_t>(kept * passes.vocabulary()));

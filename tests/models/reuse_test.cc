@@ -37,7 +37,11 @@ INSTANTIATE_TEST_SUITE_P(States,
                                            Tiny{"llama", "bf16"},
                                            Tiny{"gemma3", "f32"},
                                            Tiny{"gemma3", "f16"},
-                                           Tiny{"gemma3", "affine8-g32"}),
+                                           Tiny{"gemma3", "affine8-g32"},
+                                           Tiny{"qwen3_next", "f32"},
+                                           Tiny{"qwen3_next", "f16"},
+                                           Tiny{"qwen3_next", "turbo-k8v3"},
+                                           Tiny{"qwen3_next", "affine4-g32-keep64"}),
                          [](const auto& tiny) {
                            std::string name =
                                tiny.param.model + ("_" + std::string(tiny.param.scheme));
