@@ -65,6 +65,18 @@ ggml_tensor* multiply_by_expert(const Bench& b) {
   return ggml_mul_mat_id(b.context, experts, columns, b.choices);
 }
 
+// Every head of a column by a matrix of its own, as latent attention does.
+ggml_tensor* multiply_by_head(const Bench& b) {
+  constexpr int64_t kHeads = 2, kHeadWidth = kWidth / kHeads;
+  const size_t row_bytes = ggml_row_size(b.weight->type, kHeadWidth);
+  ggml_tensor* matrices =
+      ggml_view_3d(b.context, b.weight, kHeadWidth, kRows, kHeads, row_bytes, row_bytes * kRows, 0);
+  ggml_tensor* heads = ggml_reshape_3d(b.context, b.columns, kHeadWidth, kHeads, b.columns->ne[1]);
+  ggml_tensor* product =
+      ggml_mul_mat(b.context, matrices, ggml_permute(b.context, heads, 0, 2, 1, 3));
+  return ggml_cont(b.context, ggml_permute(b.context, product, 0, 2, 1, 3));
+}
+
 ggml_tensor* pick_rows(const Bench& b) {
   return ggml_get_rows(b.context, b.weight,
                        ggml_reshape_1d(b.context, b.choices, b.choices->ne[1]));
@@ -72,6 +84,7 @@ ggml_tensor* pick_rows(const Bench& b) {
 
 const std::array kWeightOperations = {
     Operation{"mul_mat", multiply},
+    Operation{"mul_mat by head", multiply_by_head},
     Operation{"mul_mat_id", multiply_by_expert},
     Operation{"get_rows", pick_rows},
 };
@@ -79,9 +92,11 @@ const std::array kWeightOperations = {
 const std::array kPlainOperations = {
     Operation{"rms_norm",
               [](const Bench& b) { return ggml_rms_norm(b.context, b.columns, 1e-5f); }},
+    Operation{"norm", [](const Bench& b) { return ggml_norm(b.context, b.columns, 1e-6f); }},
     Operation{"add", [](const Bench& b) { return ggml_add(b.context, b.columns, b.columns); }},
     Operation{"swiglu",
               [](const Bench& b) { return ggml_swiglu_split(b.context, b.columns, b.columns); }},
+    Operation{"swiglu of halves", [](const Bench& b) { return ggml_swiglu(b.context, b.columns); }},
     Operation{"gelu gate",
               [](const Bench& b) { return gelu_gate(b.context, b.columns, b.columns); }},
     Operation{"scale", [](const Bench& b) { return ggml_scale(b.context, b.columns, 0.3f); }},

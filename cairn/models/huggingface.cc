@@ -77,6 +77,27 @@ constexpr std::array kHybridNames = {
     Name{"mlp.shared_expert.up_proj", "ffn_up_shexp"},
     Name{"mlp.shared_expert.down_proj", "ffn_down_shexp"},
 };
+constexpr std::array kLatentNames = {
+    Name{"self_attn.q_a_proj", "attn_q_a"},
+    Name{"self_attn.q_a_layernorm", "attn_q_a_norm"},
+    Name{"self_attn.q_b_proj", "attn_q_b"},
+    Name{"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"},
+    Name{"self_attn.kv_a_layernorm", "attn_kv_a_norm"},
+    Name{"self_attn.kv_b_proj", "attn_kv_b"},
+    Name{"self_attn.indexer.wq_b", "indexer.attn_q_b"},
+    Name{"self_attn.indexer.wk", "indexer.attn_k"},
+    Name{"self_attn.indexer.k_norm", "indexer.k_norm"},
+    Name{"self_attn.indexer.weights_proj", "indexer.proj"},
+    Name{"post_attention_layernorm", "ffn_norm"},
+    Name{"mlp.gate", "ffn_gate_inp"},
+    Name{"mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
+    Name{"mlp.shared_experts.up_proj", "ffn_up_shexp"},
+    Name{"mlp.shared_experts.down_proj", "ffn_down_shexp"},
+    Name{"self_attn.indexer.k_norm.bias", "indexer.k_norm.bias"},
+    Name{"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
+    Name{"mlp.experts.gate_up_proj", "ffn_gate_up_exps.weight"},
+    Name{"mlp.experts.down_proj", "ffn_down_exps.weight"},
+};
 constexpr std::array kWholeNumbers = {
     Name{"vocab_size", "vocab_size"},
     Name{"hidden_size", "embedding_length"},
@@ -277,6 +298,125 @@ Result<void> set_hybrid(gguf_context* pairs, const std::string& path, const Json
   return set_hybrid_experts(pairs, path, config);
 }
 
+// Whole numbers under our keys.
+Result<void> set_numbers(gguf_context* pairs,
+                         const std::string& path,
+                         const Json& config,
+                         std::string_view architecture,
+                         std::span<const Name> names) {
+  for (const Name& name : names)
+    gguf_set_val_u32(pairs, fmt::format("{}.{}", architecture, name.ours).c_str(),
+                     CAIRN_TRY(whole_number(path, config, name.theirs)));
+  return {};
+}
+
+// A switch whose other setting we do not translate. Absent, it is at the one that we do.
+Result<void> check_switch(const std::string& path,
+                          const Json& config,
+                          std::string_view key,
+                          const Json& expected) {
+  const auto found = config.find(key);
+  if (found == config.end() || *found == expected) return {};
+  return fail(Code::Unsupported, "{}: config: {} is {}, expected {}", path, key, found->dump(),
+              expected.dump());
+}
+
+Result<void> set_routing(gguf_context* pairs,
+                         const std::string& path,
+                         const Json& config,
+                         std::string_view architecture) {
+  constexpr uint32_t kSigmoid = 2;
+  constexpr std::array kNames = {
+      Name{"moe_intermediate_size", "expert_feed_forward_length"},
+      Name{"first_k_dense_replace", "leading_dense_block_count"},
+      Name{"n_routed_experts", "expert_count"},
+      Name{"num_experts_per_tok", "expert_used_count"},
+      Name{"n_shared_experts", "expert_shared_count"},
+      Name{"n_group", "expert_group_count"},
+      Name{"topk_group", "expert_group_used_count"},
+  };
+  CAIRN_TRY(set_numbers(pairs, path, config, architecture, kNames));
+  const auto ours = [&](std::string_view key) { return fmt::format("{}.{}", architecture, key); };
+  const Json* normalize = CAIRN_TRY(field(path, config, "norm_topk_prob"));
+  if (!normalize->is_boolean())
+    return fail(Code::BadInput, "{}: config: norm_topk_prob is {}, expected true or false", path,
+                normalize->dump());
+  gguf_set_val_bool(pairs, ours("expert_weights_norm").c_str(), normalize->get<bool>());
+  gguf_set_val_f32(pairs, ours("expert_weights_scale").c_str(),
+                   CAIRN_TRY(number(path, config, "routed_scaling_factor")));
+  gguf_set_val_u32(pairs, ours("expert_gating_func").c_str(), kSigmoid);
+  return {};
+}
+
+Result<void> set_latent_attention(gguf_context* pairs,
+                                  const std::string& path,
+                                  const Json& config,
+                                  std::string_view architecture) {
+  constexpr std::array kNames = {
+      Name{"q_lora_rank", "attention.q_lora_rank"},
+      Name{"kv_lora_rank", "attention.kv_lora_rank"},
+      Name{"qk_head_dim", "attention.key_length_mla"},
+      Name{"v_head_dim", "attention.value_length_mla"},
+      Name{"qk_rope_head_dim", "rope.dimension_count"},
+  };
+  CAIRN_TRY(set_numbers(pairs, path, config, architecture, kNames));
+  const Json* rotary = CAIRN_TRY(field(path, config, "rope_parameters"));
+  gguf_set_val_f32(pairs, fmt::format("{}.rope.freq_base", architecture).c_str(),
+                   CAIRN_TRY(rotary_base(path, *rotary)));
+  return check_switch(path, config, "rope_interleave", true);
+}
+
+Result<void> set_deepseek(gguf_context* pairs, const std::string& path, const Json& config) {
+  CAIRN_TRY(set_latent_attention(pairs, path, config, "deepseek2"));
+  return set_routing(pairs, path, config, "deepseek2");
+}
+
+// What each layer is, where the configuration says it layer by layer: first `dense` dense ones,
+// then sparse ones.
+Result<void> check_layer_types(const std::string& path, const Json& config) {
+  const auto types = config.find("mlp_layer_types");
+  if (types == config.end()) return {};
+  const uint32_t dense = CAIRN_TRY(whole_number(path, config, "first_k_dense_replace"));
+  for (size_t i = 0; i < types->size(); ++i) {
+    const std::string_view expected = i < dense ? "dense" : "sparse";
+    if (!types->is_array() || (*types)[i] != expected)
+      return fail(Code::Unsupported,
+                  "{}: config: mlp_layer_types are {}, expected {} dense ones, "
+                  "then sparse ones",
+                  path, types->dump(), dense);
+  }
+  return {};
+}
+
+// Which layers share the choice of the last one before that has an indexer.
+Result<void> set_shared_indexers(gguf_context* pairs, const std::string& path, const Json& config) {
+  const Json* types = CAIRN_TRY(field(path, config, "indexer_types"));
+  std::vector<int8_t> is_shared;
+  for (const Json& type : *types) {
+    if (type != "full" && type != "shared")
+      return fail(Code::Unsupported, "{}: config: a layer's indexer is {}, expected full or shared",
+                  path, type.dump());
+    is_shared.push_back(type == "shared");
+  }
+  gguf_set_arr_data(pairs, "glm-dsa.attention.indexer.shared", GGUF_TYPE_BOOL, is_shared.data(),
+                    is_shared.size());
+  return {};
+}
+
+Result<void> set_glm(gguf_context* pairs, const std::string& path, const Json& config) {
+  constexpr std::array kNames = {
+      Name{"index_n_heads", "attention.indexer.head_count"},
+      Name{"index_head_dim", "attention.indexer.key_length"},
+      Name{"index_topk", "attention.indexer.top_k"},
+  };
+  CAIRN_TRY(check_absent(path, config, "mlp_bias"));
+  CAIRN_TRY(check_layer_types(path, config));
+  CAIRN_TRY(set_shared_indexers(pairs, path, config));
+  CAIRN_TRY(set_numbers(pairs, path, config, "glm-dsa", kNames));
+  CAIRN_TRY(set_latent_attention(pairs, path, config, "glm-dsa"));
+  return set_routing(pairs, path, config, "glm-dsa");
+}
+
 constexpr std::array kDialects = {
     Dialect{.model_type = "llama",
             .architecture = "llama",
@@ -299,6 +439,20 @@ constexpr std::array kDialects = {
             .activation = "silu",
             .changes = kHybridChanges,
             .set_more = set_hybrid},
+    Dialect{.model_type = "deepseek_v3",
+            .architecture = "deepseek2",
+            .layer_names = kLatentNames,
+            .activation_key = "hidden_act",
+            .activation = "silu",
+            .changes = {},
+            .set_more = set_deepseek},
+    Dialect{.model_type = "glm_moe_dsa",
+            .architecture = "glm-dsa",
+            .layer_names = kLatentNames,
+            .activation_key = "hidden_act",
+            .activation = "silu",
+            .changes = {},
+            .set_more = set_glm},
 };
 
 Result<const Dialect*> dialect_of(const std::string& path, const Json& config) {
@@ -324,9 +478,7 @@ Result<Metadata> translate(const std::string& path, const Dialect& dialect, cons
     return fmt::format("{}.{}", dialect.architecture, key);
   };
   gguf_set_val_str(pairs, "general.architecture", std::string(dialect.architecture).c_str());
-  for (const Name& name : kWholeNumbers)
-    gguf_set_val_u32(pairs, ours(name.ours).c_str(),
-                     CAIRN_TRY(whole_number(path, config, name.theirs)));
+  CAIRN_TRY(set_numbers(pairs, path, config, dialect.architecture, kWholeNumbers));
   gguf_set_val_f32(pairs, ours("attention.layer_norm_rms_epsilon").c_str(),
                    CAIRN_TRY(number(path, config, "rms_norm_eps")));
   CAIRN_TRY(dialect.set_more(pairs, path, config));

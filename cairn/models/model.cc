@@ -10,6 +10,7 @@
 #include "cairn/io/file.h"
 #include "cairn/models/arithmetic.h"
 #include "cairn/models/gemma.h"
+#include "cairn/models/glm.h"
 #include "cairn/models/hybrid.h"
 #include "cairn/models/identity.h"
 #include "cairn/models/llama.h"
@@ -20,6 +21,8 @@ namespace {
 constexpr std::array kArchitectures = {
     Architecture{.name = "llama", .make = make_llama},
     Architecture{.name = "gemma3", .make = make_gemma},
+    Architecture{.name = "deepseek2", .make = make_glm},
+    Architecture{.name = "glm-dsa", .make = make_glm},
     Architecture{.name = "qwen3next", .make = make_hybrid},
 };
 

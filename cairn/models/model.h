@@ -66,6 +66,9 @@ class Model {
   StateSeconds state_seconds() const { return state_.seconds(); }
   void reset_state_seconds() { state_.reset_seconds(); }
 
+  // Which positions the layers with a sparse indexer attend to, see state_ops.h.
+  void watch_choices(StateOps::ChoiceWatcher watcher) { state_.watch_choices(std::move(watcher)); }
+
  private:
   friend Result<std::unique_ptr<Model>> load_model(const std::string&, const ModelOptions&);
   struct Graph;

@@ -23,7 +23,7 @@ struct Change {
 
 const Change kChanges[] = {
     {"llama", R"(model_type\": \"llama)", R"(model_type\": \"mamba)",
-     R"(model_type "mamba", expected one of: llama, gemma3_text, qwen3_next)"},
+     R"(model_type "mamba", expected one of: llama, gemma3_text, qwen3_next, deepseek_v3, glm_moe_dsa)"},
     {"llama", R"(\"silu\")", R"(\"gelu\")", R"(hidden_act is "gelu", expected silu)"},
     {"llama", R"(mlp_bias\": false)", R"(mlp_bias\": 10000)", "mlp_bias is 10000, expected none"},
     {"llama", R"(attention_bias\": false)", R"(attention_bias\": 10000)",
@@ -61,6 +61,21 @@ const Change kChanges[] = {
     {"qwen3_next", R"(num_experts\": 4)", R"(num_experts\": x)", "config is no JSON"},
     {"qwen3_next", R"(num_experts\": 4)", R"(num_experts\":-4)",
      "num_experts is -4, expected a whole number"},
+    {"deepseek_v3", R"(rope_interleave\": true)", R"(rope_interleave\": null)",
+     "rope_interleave is null, expected true"},
+    {"deepseek_v3", R"(rope_type\": \"default)", R"(rope_type\": \"dynamic)",
+     "expected the default type"},
+    {"deepseek_v3", R"(norm_topk_prob\": true)", R"(norm_topk_prob\": 1000)",
+     "norm_topk_prob is 1000, expected true or false"},
+    {"deepseek_v3", R"(kv_lora_rank\": 64)", R"(kv_lora_rank\": -1)",
+     "kv_lora_rank is -1, expected a whole number"},
+    {"deepseek_v3", "routed_scaling_factor", "routed_scaling_actor.",
+     "config has no routed_scaling_factor"},
+    {"glm_moe_dsa", R"([\"full\", \"full\")", R"([\"full\", \"some\")",
+     R"(a layer's indexer is "some", expected full or shared)"},
+    {"glm_moe_dsa", R"([\"dense\", \"sparse\")", R"([\"dense\", \"denser\")",
+     "expected 1 dense ones, then sparse ones"},
+    {"glm_moe_dsa", "index_topk", "index_tops", "config has no index_topk"},
 };
 
 void write_changed(const std::string& path, const Change& change) {

@@ -1,0 +1,264 @@
+// The tiny DeepSeek-V3 and GLM with sparse attention: their numbers, the latents they end with, and
+// which positions their indexers choose.
+#include "cairn/models/glm.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "tests/models/tiny_oracle.h"
+
+namespace cairn {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::must;
+using testing::worst_difference;
+using Floats = std::vector<float>;
+
+// Both models have these shapes.
+constexpr size_t kLatentDim = 64, kRopeDim = 32, kPlainDim = 32, kValueDim = 32, kHeads = 4;
+
+class TinyLatents : public testing::TinyOracle {
+ protected:
+  using TinyOracle::TinyOracle;
+
+  // A family's numbers after row `index`'s text, [kLength, width].
+  Floats state_of(size_t index, SlotId slot, FamilyId family, size_t width) {
+    const SeqId seq = passes_.start();
+    passes_.run_in_chunks(seq, row(index), kPrefill);
+    Floats numbers(kLength * width);
+    decode(passes_.session().snapshot(seq).view(slot), 0, family, 0, kLength, numbers.data());
+    return numbers;
+  }
+
+  // Row `index` of a tensor of the oracle's cache.
+  Floats cached(size_t index, SlotId slot, std::string_view name) {
+    const Floats all = oracle_.floats(fmt::format("oracle.cache.{}.{}", slot.value, name));
+    const size_t count = all.size() / kRows;
+    const auto begin = all.begin() + static_cast<ptrdiff_t>(index * count);
+    return {begin, begin + static_cast<ptrdiff_t>(count)};
+  }
+
+  // The library moves the two of a rotary pair half of the rotated numbers apart, which are the
+  // first of each vector.
+  static Floats as_halves(const Floats& adjacent, size_t width) {
+    Floats halves = adjacent;
+    for (size_t first = 0; first < adjacent.size(); first += width)
+      for (size_t j = 0; j < kRopeDim; ++j)
+        halves[first + j % 2 * (kRopeDim / 2) + j / 2] = adjacent[first + j];
+    return halves;
+  }
+};
+
+class TinyDeepseek : public TinyLatents {
+ protected:
+  TinyDeepseek() : TinyLatents("tests/oracles/deepseek_v3.safetensors") {}
+};
+
+class TinyGlm : public TinyLatents {
+ protected:
+  static constexpr size_t kIndexDim = 64;
+  static constexpr size_t kChosen = 24;
+
+  TinyGlm() : TinyLatents("tests/oracles/glm_moe_dsa.safetensors") {}
+
+  bool has_indexer(SlotId slot) const {
+    return model_->spec().slots[slot.value].families.size() == 3;
+  }
+
+  // Per layer and position: what its query attended to in a full forward of row `index`.
+  std::map<uint32_t, std::vector<std::set<uint32_t>>> choices(size_t index) {
+    std::map<uint32_t, std::vector<std::set<uint32_t>>> seen;
+    model_->watch_choices([&](SlotId slot, const Chosen& chosen, Pos rows) {
+      for (Pos i = 0; i < rows; ++i) {
+        const auto positions = chosen.of(i);
+        seen[slot.value].emplace_back(positions.begin(), positions.end());
+      }
+    });
+    passes_.run(passes_.start(), row(index));
+    model_->watch_choices({});
+    return seen;
+  }
+};
+
+TEST_F(TinyDeepseek, AFullForwardGivesTheOraclesLogits) { expect_the_logits_of_a_full_forward(); }
+
+TEST_F(TinyDeepseek, APrefillAndThenSingleTokensGiveTheOraclesLogits) {
+  expect_the_logits_of_a_prefill_and_single_tokens();
+}
+
+TEST_F(TinyDeepseek, RaggedBatchesOfBothRowsGiveTheOraclesLogits) {
+  expect_the_logits_of_ragged_batches();
+}
+
+TEST_F(TinyDeepseek, TheStateHoldsTheOraclesLatentsAndRotaryKeys) {
+  for (size_t i = 0; i < kRows; ++i)
+    for (const SlotId slot : passes_.session().slots()) {
+      EXPECT_LT(worst_difference(state_of(i, slot, kLatent, kLatentDim), cached(i, slot, "keys")),
+                kTolerance)
+          << "layer " << slot.value;
+      EXPECT_LT(worst_difference(as_halves(state_of(i, slot, kRope, kRopeDim), kRopeDim),
+                                 cached(i, slot, "values")),
+                kTolerance)
+          << "layer " << slot.value;
+    }
+}
+
+TEST_F(TinyGlm, AFullForwardGivesTheOraclesLogits) { expect_the_logits_of_a_full_forward(); }
+
+TEST_F(TinyGlm, APrefillAndThenSingleTokensGiveTheOraclesLogits) {
+  expect_the_logits_of_a_prefill_and_single_tokens();
+}
+
+TEST_F(TinyGlm, RaggedBatchesOfBothRowsGiveTheOraclesLogits) {
+  expect_the_logits_of_ragged_batches();
+}
+
+// The library keeps what our latents become: each head's keys and values.
+TEST_F(TinyGlm, TheStateHoldsTheOraclesKeysValuesAndIndexKeys) {
+  for (size_t i = 0; i < kRows; ++i)
+    for (const SlotId slot : passes_.session().slots()) {
+      SCOPED_TRACE(fmt::format("row {}, layer {}", i, slot.value));
+      const Floats latents = state_of(i, slot, kLatent, kLatentDim);
+      const Floats ropes = as_halves(state_of(i, slot, kRope, kRopeDim), kRopeDim);
+      const Floats up =
+          oracle_.floats(fmt::format("model.layers.{}.self_attn.kv_b_proj.weight", slot.value));
+      Floats keys, values;
+      for (size_t head = 0; head < kHeads; ++head)
+        for (size_t position = 0; position < kLength; ++position) {
+          const auto raised = [&](size_t out) {  // number `out` of the head's key and value
+            double sum = 0;
+            for (size_t j = 0; j < kLatentDim; ++j)
+              sum += double{up[(head * (kPlainDim + kValueDim) + out) * kLatentDim + j]} *
+                     latents[position * kLatentDim + j];
+            return static_cast<float>(sum);
+          };
+          for (size_t out = 0; out < kPlainDim; ++out) keys.push_back(raised(out));
+          for (size_t j = 0; j < kRopeDim; ++j) keys.push_back(ropes[position * kRopeDim + j]);
+          for (size_t out = 0; out < kValueDim; ++out) values.push_back(raised(kPlainDim + out));
+        }
+      EXPECT_LT(worst_difference(keys, cached(i, slot, "keys")), kTolerance);
+      EXPECT_LT(worst_difference(values, cached(i, slot, "values")), kTolerance);
+      if (!has_indexer(slot)) continue;
+      EXPECT_LT(worst_difference(as_halves(state_of(i, slot, kIndex, kIndexDim), kIndexDim),
+                                 cached(i, slot, "indexer_keys")),
+                kTolerance);
+    }
+}
+
+TEST_F(TinyGlm, TwoLayersHaveNoIndexKeysOfTheirOwn) {
+  std::vector<bool> has;
+  for (const SlotId slot : passes_.session().slots()) has.push_back(has_indexer(slot));
+  EXPECT_THAT(has, ::testing::ElementsAre(true, true, false, false, true));
+}
+
+TEST_F(TinyGlm, EachQueryAttendsToWhatTheOraclesIndexersChoose) {
+  for (size_t i = 0; i < kRows; ++i) {
+    const auto chosen = choices(i);
+    ASSERT_EQ(chosen.size(), 5u);
+    for (const uint32_t layer : {0u, 1u, 4u}) {
+      const std::vector<int32_t> theirs = oracle_.ids(fmt::format("oracle.indexer.{}", layer));
+      for (size_t row = 0; row < kLength; ++row) {
+        std::set<uint32_t> expected;  // of what they list, later positions are padding
+        for (size_t j = 0; j < kChosen; ++j) {
+          const auto position = static_cast<uint32_t>(theirs[((i * kLength) + row) * kChosen + j]);
+          if (position <= row) expected.insert(position);
+        }
+        ASSERT_EQ(chosen.at(layer)[row], expected) << "layer " << layer << ", row " << row;
+      }
+    }
+    EXPECT_EQ(chosen.at(2), chosen.at(1)) << "shared";
+    EXPECT_EQ(chosen.at(3), chosen.at(1)) << "shared";
+    EXPECT_NE(chosen.at(4), chosen.at(1));
+  }
+}
+
+// Kullback-Leibler divergence of a scheme's predictions from those over f32 state, in nats, of each
+// token; ascending.
+std::vector<double> divergences(Model& model,
+                                const std::string& scheme,
+                                std::span<const int32_t> tokens) {
+  const size_t vocabulary = model.vocabulary();
+  const auto log_shares = [&](const std::string& text) {
+    testing::Passes passes(model, text);
+    const Floats logits = passes.run_in_chunks(passes.start(), tokens, 16);
+    std::vector<double> out(logits.begin(), logits.end());
+    for (size_t first = 0; first < out.size(); first += vocabulary) {
+      double sum = 0;
+      for (size_t i = 0; i < vocabulary; ++i) sum += std::exp(out[first + i]);
+      for (size_t i = 0; i < vocabulary; ++i) out[first + i] -= std::log(sum);
+    }
+    return out;
+  };
+  const std::vector<double> exact = log_shares("f32"), other = log_shares(scheme);
+  std::vector<double> sums(tokens.size());
+  for (size_t i = 0; i < exact.size(); ++i)
+    sums[i / vocabulary] += std::exp(exact[i]) * (exact[i] - other[i]);
+  std::ranges::sort(sums);
+  return sums;
+}
+
+double median(const std::vector<double>& ascending) { return ascending[ascending.size() / 2]; }
+
+// Of typical predictions, that is: where an encoding's error makes a query choose another position
+// or a row another expert, it costs much more, and a few such places in 128 outweigh all others in
+// a mean.
+TEST_F(TinyGlm, LatentsInThreeBitsCostFiftyTimesWhatEightBitsDo) {
+  const double eight = median(divergences(*model_, "f32+latent:turbo-key8", ids_));
+  const double three = median(divergences(*model_, "f32+latent:turbo-value3", ids_));
+  EXPECT_GT(eight, 0);
+  EXPECT_GT(three, 50 * eight) << eight;
+}
+
+struct Case {
+  const char* model;
+  const char* scheme;
+  double most;  // nats, of a typical prediction; other models' are about 1 apart
+};
+
+class LatentSchemes : public ::testing::TestWithParam<Case> {};
+
+INSTANTIATE_TEST_SUITE_P(Usual,
+                         LatentSchemes,
+                         ::testing::Values(Case{"deepseek_v3", "f16", 1e-5},
+                                           Case{"deepseek_v3", "bf16", 1e-4},
+                                           Case{"deepseek_v3", "affine8", 1e-3},
+                                           Case{"deepseek_v3", "affine4-g32", 0.1},
+                                           Case{"deepseek_v3", "turbo-k8v4", 1e-3},
+                                           Case{"deepseek_v3", "turbo-k8v3-keep16", 1e-3},
+                                           Case{"glm_moe_dsa", "f16", 1e-5},
+                                           Case{"glm_moe_dsa", "bf16", 0.05},
+                                           Case{"glm_moe_dsa", "affine8", 0.05},
+                                           Case{"glm_moe_dsa", "affine4-g32", 0.6},
+                                           Case{"glm_moe_dsa", "turbo-k8v4", 0.05},
+                                           Case{"glm_moe_dsa", "turbo-k8v3-after32", 0.05},
+                                           Case{"glm_moe_dsa", "turbo-k4v4", 0.6},
+                                           Case{"glm_moe_dsa", "affine4+index:f32", 0.5}),
+                         [](const auto& scheme) {
+                           std::string name =
+                               scheme.param.model + ("_" + std::string(scheme.param.scheme));
+                           std::ranges::replace_if(
+                               name,
+                               [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); },
+                               '_');
+                           return name;
+                         });
+
+TEST_P(LatentSchemes, PredictNearlyWhatExactStateDoes) {
+  const std::string path = std::string("tests/oracles/") + GetParam().model + ".safetensors";
+  const auto model =
+      must(load_model(path, {.threads = 1, .expand = Expand::no, .cache_folder = {}}));
+  const std::vector<int32_t> ids = testing::OracleFile(path).ids("oracle.input_ids");
+  const double cost = median(divergences(*model, GetParam().scheme, ids));
+  EXPECT_GT(cost, 0);
+  EXPECT_LT(cost, GetParam().most);
+}
+
+}  // namespace
+}  // namespace cairn
