@@ -63,7 +63,7 @@ void record(const DeltaRows& rows, const DeltaShape& shape, std::byte* inputs) {
 void check_place(const SlotPlace& place, const SlotSpec& spec) {
   for (const FamilySpec& family : spec.families) {
     const FamilyPlace* held = place.find(family.family->id);
-    CAIRN_CHECK(held != nullptr && held->heads == family.heads,
+    CAIRN_CHECK(held != nullptr && held->heads == family.heads && held->codec.width == family.width,
                 "the step belongs to another model: {}", family.family->name);
   }
 }

@@ -67,6 +67,15 @@ TEST_F(TinyHybrid, ThreeLayersKeepTensorsOfAFixedSizeAndTheFourthKeysAndValues) 
   EXPECT_FALSE(passes_.session().can_truncate(seq, kLength - 1));
 }
 
+TEST_F(TinyHybrid, AStepOfAModelWithOtherTensorsIsAContractError) {
+  ModelSpec spec = model_->spec();
+  spec.slots[1].families[1].width = 64;
+  Memory memory;
+  Session session = must(open_session(spec, must(parse_scheme("f32")), memory));
+  Step step = must(session.plan({{.seq = session.start(), .count = 1}}));
+  EXPECT_THROW((void)model_->forward(step, row(0).first(1), {}, nullptr), ContractError);
+}
+
 // What a row remembers and which experts it goes to depend on no other row, whatever it is.
 TEST_F(TinyHybrid, ARowBesideManyEqualOnesKeepsItsBits) {
   const auto alone = passes_.run(passes_.start(), row(0).first(1));

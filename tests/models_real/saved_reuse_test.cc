@@ -22,6 +22,7 @@ using testing::Passes;
 using testing::real_text;
 
 constexpr const char* kTinyGemma = "tests/oracles/gemma3.safetensors";
+constexpr const char* kTinyHybrid = "tests/oracles/qwen3_next.safetensors";
 constexpr const char* kChildState = "CAIRN_TEST_STATE";  // the file that the child resumes
 constexpr const char* kChildTrial = "CAIRN_TEST_TRIAL";  // and which trial it belongs to
 
@@ -41,6 +42,8 @@ constexpr Trial kTrials[] = {
     // Its windows of 16 and their rewind have let go of the first positions by then.
     {kTinyGemma, "f16", 290},
     {kTinyGemma, "turbo-k8v3", 290},
+    {kTinyHybrid, "f32"},
+    {kTinyHybrid, "affine4-g32-keep64-after128"},
 };
 
 std::unique_ptr<Model> load_with(const Trial& trial, uint32_t threads) {
@@ -79,6 +82,7 @@ INSTANTIATE_TEST_SUITE_P(Trials,
                          [](const ::testing::TestParamInfo<size_t>& trial) {
                            std::string name = kTrials[trial.param].scheme;
                            if (kTrials[trial.param].model == kTinyGemma) name += "_windows";
+                           if (kTrials[trial.param].model == kTinyHybrid) name += "_recurrent";
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });

@@ -110,6 +110,20 @@ TEST_F(FidelityTest, RecommendsTheFewestBitsThatAreNearEnough) {
   EXPECT_EQ(recommend(schemes, 0.00001), std::nullopt);
 }
 
+// What recurrent layers remember is exact under every scheme, and part of the state.
+TEST_F(FidelityTest, OfAModelWithRecurrentLayersCountsTheirTensorsToo) {
+  model_ = must(load_model("tests/oracles/qwen3_next.safetensors", {.threads = 1}));
+  const Fidelity measured = measure({"f32", "f16", "affine4-g32"});
+  EXPECT_EQ(measured.schemes[0].kl_high, 0);
+  EXPECT_EQ(measured.schemes[0].bits_per_number, 32);
+  EXPECT_GT(measured.schemes[1].kl_mean, 0);
+  EXPECT_GT(measured.schemes[2].kl_mean, measured.schemes[1].kl_mean);
+  EXPECT_GT(measured.schemes[1].bits_per_number, 16);
+  EXPECT_LT(measured.schemes[2].bits_per_number, measured.schemes[1].bits_per_number);
+  EXPECT_EQ(measured.schemes[2].kl_mean,
+            measure({"affine4-g32"}, {.context = 350, .step = 7}).schemes[0].kl_mean);
+}
+
 TEST_F(FidelityTest, SaysWhatIsWrong) {
   expect_error({"affine9"}, tokens_, {.context = 350}, "affine9");
   expect_error({"affine8-g32"}, first(tokens_, 100), {.context = 350}, "100");

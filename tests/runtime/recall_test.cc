@@ -1,4 +1,5 @@
-// Tiny models remember through the tiers: one that keeps every position, and one with windows.
+// Tiny models remember through the tiers: one that keeps every position, one with windows, and one
+// with recurrent layers, which resumes at marks only.
 #include "cairn/runtime/recall.h"
 
 #include <gtest/gtest.h>
@@ -21,6 +22,7 @@ std::vector<int32_t> text(size_t length, size_t salt = 3) {
 
 constexpr const char* kLlama = "tests/oracles/llama.safetensors";
 constexpr const char* kGemma = "tests/oracles/gemma3.safetensors";
+constexpr const char* kHybrid = "tests/oracles/qwen3_next.safetensors";
 
 // One process.
 class Process {
@@ -80,9 +82,11 @@ class RecallOfAModel : public ::testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Tiny,
                          RecallOfAModel,
-                         ::testing::Values(kLlama, kGemma),
+                         ::testing::Values(kLlama, kGemma, kHybrid),
                          [](const auto& model) {
-                           return std::string(model.param == kLlama ? "llama" : "gemma3");
+                           const std::string path = model.param;
+                           const size_t name = path.rfind('/') + 1;
+                           return path.substr(name, path.find('.') - name);
                          });
 
 TEST_P(RecallOfAModel, TheSecondTurnOfANewProcessComputesItsOwnTokensOnly) {

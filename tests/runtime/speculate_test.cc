@@ -109,7 +109,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Setting{"tests/oracles/llama.safetensors", "f16"},
                       Setting{"tests/oracles/llama.safetensors", "affine8-g32"},
                       Setting{"tests/oracles/llama.safetensors", "affine4-g32-after96"},
-                      Setting{"tests/oracles/gemma3.safetensors", "f32"}),
+                      Setting{"tests/oracles/gemma3.safetensors", "f32"},
+                      Setting{"tests/oracles/qwen3_next.safetensors", "f32"},
+                      Setting{"tests/oracles/qwen3_next.safetensors", "turbo-k8v3"}),
     [](const auto& setting) {
       std::string name = std::string(setting.param.model).substr(14) + setting.param.scheme;
       std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
