@@ -73,11 +73,13 @@ class Generation {
     return {};
   }
 
-  // The first logits are those of the last token, so its state alone is of no use.
+  // The first logits are those of the last token, so its state alone is of no use. A recurrent
+  // state has no way back: there everything is computed again, to the same bits.
   Result<void> leave_one_to_compute() {
-    if (options_.max_tokens > 0 && length() == conversation_.tokens.size())
-      CAIRN_TRY(session_.truncate(conversation_.seq, length() - 1));
-    return {};
+    if (options_.max_tokens == 0 || length() < conversation_.tokens.size()) return {};
+    Pos kept = length() - 1;
+    while (!session_.can_truncate(conversation_.seq, kept)) --kept;  // 0 always can
+    return session_.truncate(conversation_.seq, kept);
   }
 
   // Computes the tokens up to `end`; `logits`, if not empty, receives those of the last one.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -43,59 +44,96 @@ inline std::vector<std::string> byte_letters() {
   return letters;
 }
 
-inline void write_tiny_chat_model(const std::string& path, uint64_t seed) {
-  ggml_context* context =
-      ggml_init({.mem_size = size_t{4} << 20, .mem_buffer = nullptr, .no_alloc = false});
-  gguf_context* file = gguf_init_empty();
-  const auto tensor = [&](const std::string& name, int64_t in, int64_t out) {
-    ggml_tensor* made = ggml_new_tensor_2d(context, GGML_TYPE_F32, in, out);
+// A GGUF file in the making, of an architecture: its vocabulary is there, the rest is added.
+class TinyChatFile {
+ public:
+  TinyChatFile(std::string architecture, uint64_t seed)
+      : architecture_(std::move(architecture)),
+        seed_(scatter(seed)),
+        context_(
+            ggml_init({.mem_size = size_t{4} << 20, .mem_buffer = nullptr, .no_alloc = false})),
+        file_(gguf_init_empty()) {
+    gguf_set_val_str(file_, "general.architecture", architecture_.c_str());
+    number("context_length", kTinyContext);
+    gguf_set_val_f32(file_, (architecture_ + ".attention.layer_norm_rms_epsilon").c_str(), 1e-5f);
+    add_vocabulary();
+  }
+  ~TinyChatFile() {
+    gguf_free(file_);
+    ggml_free(context_);
+  }
+  TinyChatFile(const TinyChatFile&) = delete;
+  TinyChatFile& operator=(const TinyChatFile&) = delete;
+
+  int64_t tokens() const { return tokens_; }
+  void number(const std::string& key, uint32_t value) {
+    gguf_set_val_u32(file_, (architecture_ + "." + key).c_str(), value);
+  }
+  // Random numbers, around 1 where it is a norm.
+  std::span<float> tensor(const std::string& name, int64_t in, int64_t out, int64_t count = 1) {
+    ggml_tensor* made = ggml_new_tensor_3d(context_, GGML_TYPE_F32, in, out, count);
     const bool is_norm = out == 1;
     std::vector<float> numbers =
-        random_floats(scatter(seed) + static_cast<uint64_t>(gguf_get_n_tensors(file)),
-                      static_cast<size_t>(in * out), is_norm ? 0.1f : 0.3f);
+        random_floats(seed_ + static_cast<uint64_t>(gguf_get_n_tensors(file_)),
+                      static_cast<size_t>(in * out * count), is_norm ? 0.1f : 0.3f);
     for (float& number : numbers) number += is_norm ? 1 : 0;
     if (name == "token_embd.weight") std::fill(numbers.end() - kControls * in, numbers.end(), 0.0f);
     std::memcpy(made->data, numbers.data(), numbers.size() * sizeof(float));
     ggml_set_name(made, name.c_str());
-    gguf_add_tensor(file, made);
-  };
-
-  std::vector<std::string> tokens = byte_letters();
-  const std::string space = tokens[' '];
-  tokens.push_back(space + "t");
-  std::vector<int32_t> types(tokens.size(), 1);
-  for (const char* control : {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}) {
-    tokens.emplace_back(control);
-    types.push_back(3);
+    gguf_add_tensor(file_, made);
+    return {static_cast<float*>(made->data), numbers.size()};
   }
-  std::vector<const char*> names;
-  for (const std::string& token : tokens) names.push_back(token.c_str());
-  const std::string merge = space + " t";
-  const char* merges[] = {merge.c_str()};
+  void write(const std::string& path) const {
+    if (!gguf_write_to_file(file_, path.c_str(), false))
+      throw std::runtime_error(path + ": not written");
+  }
 
-  gguf_set_val_str(file, "general.architecture", "llama");
+ private:
+  void add_vocabulary() {
+    std::vector<std::string> tokens = byte_letters();
+    const std::string space = tokens[' '];
+    tokens.push_back(space + "t");
+    std::vector<int32_t> types(tokens.size(), 1);
+    for (const char* control : {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}) {
+      tokens.emplace_back(control);
+      types.push_back(3);
+    }
+    tokens_ = static_cast<int64_t>(tokens.size());
+    std::vector<const char*> names;
+    for (const std::string& token : tokens) names.push_back(token.c_str());
+    const std::string merge = space + " t";
+    const char* merges[] = {merge.c_str()};
+    gguf_set_val_str(file_, "tokenizer.ggml.model", "gpt2");
+    gguf_set_val_str(file_, "tokenizer.ggml.pre", "smollm");
+    gguf_set_arr_str(file_, "tokenizer.ggml.tokens", names.data(), names.size());
+    gguf_set_arr_data(file_, "tokenizer.ggml.token_type", GGUF_TYPE_INT32, types.data(),
+                      types.size());
+    gguf_set_arr_str(file_, "tokenizer.ggml.merges", merges, 1);
+    gguf_set_val_u32(file_, "tokenizer.ggml.bos_token_id", 258);
+    gguf_set_val_u32(file_, "tokenizer.ggml.eos_token_id", 259);
+    gguf_set_val_str(file_, "tokenizer.chat_template",
+                     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + "
+                     "message['content'] + "
+                     "'<|im_end|>' + '\n' }}{% endfor %}{{ '<|im_start|>assistant\n' }}");
+  }
+
+  std::string architecture_;
+  uint64_t seed_;
+  ggml_context* context_;
+  gguf_context* file_;
+  int64_t tokens_ = 0;
+};
+
+inline void write_tiny_chat_model(const std::string& path, uint64_t seed) {
+  TinyChatFile file("llama", seed);
   for (const auto& [key, value] : {std::pair{"embedding_length", 64u},
                                    {"block_count", 2u},
                                    {"feed_forward_length", 96u},
                                    {"attention.head_count", 4u},
-                                   {"attention.head_count_kv", 2u},
-                                   {"context_length", kTinyContext}})
-    gguf_set_val_u32(file, (std::string("llama.") + key).c_str(), value);
-  gguf_set_val_f32(file, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
-  gguf_set_val_str(file, "tokenizer.ggml.model", "gpt2");
-  gguf_set_val_str(file, "tokenizer.ggml.pre", "smollm");
-  gguf_set_arr_str(file, "tokenizer.ggml.tokens", names.data(), names.size());
-  gguf_set_arr_data(file, "tokenizer.ggml.token_type", GGUF_TYPE_INT32, types.data(), types.size());
-  gguf_set_arr_str(file, "tokenizer.ggml.merges", merges, 1);
-  gguf_set_val_u32(file, "tokenizer.ggml.bos_token_id", 258);
-  gguf_set_val_u32(file, "tokenizer.ggml.eos_token_id", 259);
-  gguf_set_val_str(file, "tokenizer.chat_template",
-                   "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + "
-                   "message['content'] + "
-                   "'<|im_end|>' + '\n' }}{% endfor %}{{ '<|im_start|>assistant\n' }}");
-
-  tensor("token_embd.weight", 64, static_cast<int64_t>(tokens.size()));
-  tensor("output_norm.weight", 64, 1);
+                                   {"attention.head_count_kv", 2u}})
+    file.number(key, value);
+  file.tensor("token_embd.weight", 64, file.tokens());
+  file.tensor("output_norm.weight", 64, 1);
   for (int layer = 0; layer < 2; ++layer)
     for (const auto& [name, in, out] : {std::tuple{"attn_norm", 64, 1},
                                         {"attn_q", 64, 64},
@@ -106,12 +144,64 @@ inline void write_tiny_chat_model(const std::string& path, uint64_t seed) {
                                         {"ffn_gate", 64, 96},
                                         {"ffn_up", 64, 96},
                                         {"ffn_down", 96, 64}})
-      tensor("blk." + std::to_string(layer) + "." + name + ".weight", in, out);
+      file.tensor("blk." + std::to_string(layer) + "." + name + ".weight", in, out);
+  file.write(path);
+}
 
-  const bool is_written = gguf_write_to_file(file, path.c_str(), false);
-  gguf_free(file);
-  ggml_free(context);
-  if (!is_written) throw std::runtime_error(path + ": not written");
+// The same with recurrent layers: three, and a fourth that attends.
+inline void write_tiny_hybrid_model(const std::string& path, uint64_t seed) {
+  TinyChatFile file("qwen3next", seed);
+  for (const auto& [key, value] : {std::pair{"embedding_length", 64u},
+                                   {"block_count", 4u},
+                                   {"attention.head_count", 4u},
+                                   {"attention.head_count_kv", 2u},
+                                   {"attention.key_length", 32u},
+                                   {"rope.dimension_count", 8u},
+                                   {"expert_count", 4u},
+                                   {"expert_used_count", 2u},
+                                   {"expert_feed_forward_length", 32u},
+                                   {"ssm.conv_kernel", 4u},
+                                   {"ssm.state_size", 16u},
+                                   {"ssm.group_count", 1u},
+                                   {"ssm.time_step_rank", 2u},
+                                   {"ssm.inner_size", 32u}})
+    file.number(key, value);
+  file.tensor("token_embd.weight", 64, file.tokens());
+  file.tensor("output_norm.weight", 64, 1);
+  for (int layer = 0; layer < 4; ++layer) {
+    const std::string block = "blk." + std::to_string(layer) + ".";
+    if (layer == 3) {
+      for (const auto& [name, in, out] : {std::tuple{"attn_q", 64, 256},
+                                          {"attn_k", 64, 64},
+                                          {"attn_v", 64, 64},
+                                          {"attn_output", 128, 64},
+                                          {"attn_q_norm", 32, 1},
+                                          {"attn_k_norm", 32, 1}})
+        file.tensor(block + name + ".weight", in, out);
+    } else {
+      for (const auto& [name, in, out] : {std::tuple{"attn_qkv", 64, 64},
+                                          {"attn_gate", 64, 32},
+                                          {"ssm_ba", 64, 4},
+                                          {"ssm_conv1d", 4, 64},
+                                          {"ssm_norm", 16, 1},
+                                          {"ssm_out", 32, 64}})
+        file.tensor(block + name + ".weight", in, out);
+      file.tensor(block + "ssm_dt.bias", 2, 1);
+      for (float& decay : file.tensor(block + "ssm_a", 2, 1)) decay = -decay;
+    }
+    for (const auto& [name, in, out] : {std::tuple{"attn_norm", 64, 1},
+                                        {"post_attention_norm", 64, 1},
+                                        {"ffn_gate_inp", 64, 4},
+                                        {"ffn_gate_inp_shexp", 64, 1},
+                                        {"ffn_gate_shexp", 64, 32},
+                                        {"ffn_up_shexp", 64, 32},
+                                        {"ffn_down_shexp", 32, 64}})
+      file.tensor(block + name + ".weight", in, out);
+    for (const auto& [name, in, out] :
+         {std::tuple{"ffn_gate_exps", 64, 32}, {"ffn_up_exps", 64, 32}, {"ffn_down_exps", 32, 64}})
+      file.tensor(block + name + ".weight", in, out, 4);
+  }
+  file.write(path);
 }
 
 }  // namespace cairn::testing

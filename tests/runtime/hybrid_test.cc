@@ -9,6 +9,7 @@
 #include "cairn/engine/convert.h"
 #include "cairn/engine/prefix.h"
 #include "cairn/engine/snapshot.h"
+#include "cairn/runtime/generate.h"
 #include "tests/models/oracle_file.h"
 #include "tests/models/passes.h"
 #include "tests/support/scratch_folder.h"
@@ -115,6 +116,25 @@ TEST_F(HybridState, AFileGivesTheSameBitsAfterRoundsOfDrafts) {
   const Loaded loaded = must(load(again.session(), path("chat.cairn")));
   EXPECT_FALSE(loaded.is_derived);
   EXPECT_EQ(hash_of(again.run_in_chunks(loaded.seq, all.subspan(54), 5)), expected);
+}
+
+// The logits of the last token are wanted, and its state cannot be taken back.
+TEST_F(HybridState, AnAnswerWhereEverythingIsComputedAlreadyIsThatOfAFreshOne) {
+  Memory memory;
+  Session session = must(open_session(model_->spec(), must(parse_scheme("f16")), memory));
+  const auto answer = [&](Conversation& conversation, uint64_t most) {
+    Sampler sampler = must(make_sampler({}));
+    return must(generate(*model_, session, conversation, sampler, {.max_tokens = most}));
+  };
+  Conversation fresh{session.start(), text(90)}, read{session.start(), text(90)};
+  const std::vector<int32_t> expected = answer(fresh, 20).tokens;
+  answer(read, 0);
+  ASSERT_EQ(session.length(read.seq), 90u);
+  const Generated first = answer(read, 8), rest = answer(read, 12);
+  EXPECT_EQ(first.stats.reused, 0u);
+  std::vector<int32_t> tokens = first.tokens;
+  tokens.insert(tokens.end(), rest.tokens.begin(), rest.tokens.end());
+  EXPECT_EQ(tokens, expected);
 }
 
 TEST_F(HybridState, TheModelGoesOnFromMlxLmsCache) {
