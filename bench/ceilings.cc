@@ -65,6 +65,45 @@ double multiply_add(size_t rounds, float* result) {
   return 20.0 * static_cast<double>(rounds * hn::Lanes(d));
 }
 
+// Returns how many operations on 16-bit numbers it did.
+double multiply_pairs(size_t rounds, float* result) {
+  const hn::ScalableTag<int16_t> pairs;
+  const hn::RepartitionToWide<decltype(pairs)> d;
+  const auto step = hn::Set(pairs, static_cast<int16_t>(rounds | 1));
+  auto x = hn::Iota(pairs, 1);
+  auto a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, a4 = a0, a5 = a0, a6 = a0, a7 = a0;
+  auto odd = hn::Zero(d);  // of targets that sum into two
+  for (size_t i = 0; i < rounds; ++i) {
+    const auto add = [&](auto& sum, int16_t by) HWY_ATTR {
+      const auto pair = hn::Xor(x, hn::Set(pairs, by));
+      sum = hn::ReorderWidenMulAccumulate(d, pair, step, sum, odd);
+    };
+    add(a0, 0), add(a1, 1), add(a2, 2), add(a3, 3), add(a4, 4), add(a5, 5), add(a6, 6), add(a7, 7);
+    x = hn::Add(x, step);
+  }
+  const auto sum =
+      hn::Add(hn::Add(hn::Add(a0, a1), hn::Add(a2, a3)), hn::Add(hn::Add(a4, a5), hn::Add(a6, a7)));
+  *result = static_cast<float>(hn::GetLane(hn::SumOfLanes(d, sum)));
+  return 16.0 * static_cast<double>(rounds * hn::Lanes(pairs));
+}
+
+// Returns how many numbers it converted.
+double convert_numbers(size_t rounds, float* result) {
+  const hn::ScalableTag<int32_t> integers;
+  const hn::ScalableTag<float> d;
+  auto x = hn::Iota(integers, 1);
+  auto a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0;
+  for (size_t i = 0; i < rounds; ++i) {
+    const auto convert = [&](auto& any, int32_t by) HWY_ATTR {
+      any = hn::Or(any, hn::ConvertTo(d, hn::Xor(x, hn::Set(integers, by))));
+    };
+    convert(a0, 0), convert(a1, 1), convert(a2, 2), convert(a3, 3);
+    x = hn::Add(x, hn::Set(integers, 4));
+  }
+  *result = hn::GetLane(hn::MaxOfLanes(d, hn::Or(hn::Or(a0, a1), hn::Or(a2, a3))));
+  return 4.0 * static_cast<double>(rounds * hn::Lanes(d));
+}
+
 }  // namespace cairn::bench::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -72,6 +111,8 @@ HWY_AFTER_NAMESPACE();
 namespace cairn::bench {
 HWY_EXPORT(read_all);
 HWY_EXPORT(multiply_add);
+HWY_EXPORT(multiply_pairs);
+HWY_EXPORT(convert_numbers);
 
 namespace {
 volatile uint64_t sink;  // keeps results from being optimized away
@@ -80,6 +121,22 @@ void pin(uint32_t core) {
   CPU_ZERO(&set);
   CPU_SET(core % std::thread::hardware_concurrency(), &set);
   pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
+}
+
+// What all threads do per second, together.
+double peak(Threads& threads, double (*work)(size_t rounds, float* result)) {
+  constexpr size_t kRounds = 2'000'000;
+  std::vector<double> operations(threads.count());
+  const double start = seconds_now();
+  threads.run([&](uint32_t i) {
+    float result = 0;
+    operations[i] = work(kRounds, &result);
+    sink = static_cast<uint64_t>(result);
+  });
+  const double seconds = seconds_now() - start;
+  double sum = 0;
+  for (const double count : operations) sum += count;
+  return sum / seconds;
 }
 }  // namespace
 
@@ -159,19 +216,12 @@ double copy_bandwidth(Threads& threads, const ColdBytes& bytes) {
   return static_cast<double>(part * threads.count()) / (seconds_now() - start);
 }
 
-double fma_peak(Threads& threads) {
-  constexpr size_t kRounds = 2'000'000;
-  std::vector<double> operations(threads.count());
-  const double start = seconds_now();
-  threads.run([&](uint32_t i) {
-    float result = 0;
-    operations[i] = HWY_DYNAMIC_DISPATCH(multiply_add)(kRounds, &result);
-    sink = static_cast<uint64_t>(result);
-  });
-  const double seconds = seconds_now() - start;
-  double sum = 0;
-  for (const double count : operations) sum += count;
-  return sum / seconds;
+double fma_peak(Threads& threads) { return peak(threads, HWY_DYNAMIC_DISPATCH(multiply_add)); }
+double integer_peak(Threads& threads) {
+  return peak(threads, HWY_DYNAMIC_DISPATCH(multiply_pairs));
+}
+double convert_peak(Threads& threads) {
+  return peak(threads, HWY_DYNAMIC_DISPATCH(convert_numbers));
 }
 
 }  // namespace cairn::bench

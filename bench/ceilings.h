@@ -55,6 +55,10 @@ class ColdBytes {
 double read_bandwidth(Threads& threads, const ColdBytes& bytes);  // bytes per second
 double copy_bandwidth(Threads& threads, const ColdBytes& bytes);  // memcpy: bytes copied per second
 double fma_peak(Threads& threads);  // f32 operations per second (a fused multiply-add is two)
+// Operations per second of products of 16-bit numbers that are summed in 32 bits (a product and its
+// sum are two), and 32-bit whole numbers made f32 per second.
+double integer_peak(Threads& threads);
+double convert_peak(Threads& threads);
 
 }  // namespace cairn::bench
 
