@@ -272,8 +272,8 @@ CLI::App* add_run(CLI::App& program, RunOptions& options) {
       ->type_name("N")
       ->check(CLI::NonNegativeNumber);
   run->add_option("--speculate", options.most_drafts,
-                  "Guesses up to N tokens at once where the text repeats itself, which changes no "
-                  "word; 0: off (0)")
+                  "Guesses up to N tokens at once, with the model's draft head or else where the "
+                  "text repeats itself, which changes no word; 0: off (0)")
       ->type_name("N")
       ->check(CLI::Range(0, 64));
   run->add_flag("--stats", options.wants_stats, "Times and sizes, on stderr");

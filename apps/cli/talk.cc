@@ -84,6 +84,10 @@ Result<void> Talk::prepare(const Config& config) {
     saved_ =
         SavedMark{.length = session_->length(conversation_.seq), .tokens = conversation_.tokens};
   if (!held.warning.empty()) warn(held.warning);
+  if (options_.most_drafts > 0 && model_->draft_head() != nullptr) {
+    Scheme exact = CAIRN_TRY(parse_scheme("f32"));  // one layer: small as it is
+    head_drafter_ = CAIRN_TRY(HeadDrafter::make(*model_, memory_, exact));
+  }
   if (!options_.store_path.empty())
     tiered_ = CAIRN_TRY(Tiered::open(options_, memory_, *session_, conversation_, options_.model));
   parts_.state += lap.take();
@@ -210,9 +214,10 @@ Result<Generated> Talk::generate_shown(uint64_t max_tokens, Answer& answer) {
                           },
                       .cancel = &is_interrupted,
                       .start = start_};
-  PromptLookup drafter;
+  PromptLookup lookup;
   if (options_.most_drafts > 0) {
-    how.drafter = &drafter;
+    how.drafter = &lookup;
+    if (head_drafter_) how.drafter = head_drafter_.get();
     how.most_drafts = options_.most_drafts;
   }
   if (tiered_) recall(max_tokens, how, answer);

@@ -11,6 +11,7 @@
 #include "apps/cli/tiered.h"
 #include "cairn/models/model.h"
 #include "cairn/runtime/chat_template.h"
+#include "cairn/runtime/head_drafter.h"
 
 namespace cairn::cli {
 
@@ -78,7 +79,8 @@ class Talk {
   std::optional<Sampler> sampler_;
   std::optional<ChatTemplate> chat_;
   Conversation conversation_;
-  std::unique_ptr<Tiered> tiered_;  // null: no --store, or one of no use
+  std::unique_ptr<HeadDrafter> head_drafter_;  // null: no --speculate, or a model without a head
+  std::unique_ptr<Tiered> tiered_;             // null: no --store, or one of no use
   Parts parts_;
 };
 

@@ -1,11 +1,6 @@
-// The graph of a pass depends only on how many rows there are and how many logits are wanted, so
-// the last one is kept: a decode loop builds it once, and then a token costs no allocation, no
-// planning and no graph. What changes from pass to pass goes in through the input tensors (tokens,
-// positions, wanted rows) and through StateOps (the step at hand).
 #include "cairn/models/model.h"
 
-#include <algorithm>
-#include <cstring>
+#include <array>
 
 #include "cairn/io/file.h"
 #include "cairn/models/arithmetic.h"
@@ -51,62 +46,9 @@ Result<std::optional<Tokenizer>> tokenizer_of(const Weights& weights, const Netw
   return tokenizer;
 }
 
-struct FreeAllocator {
-  void operator()(ggml_gallocr* allocator) const { ggml_gallocr_free(allocator); }
-};
-
 }  // namespace
 
 std::span<const Architecture> architectures() { return kArchitectures; }
-
-struct Model::Graph {
-  size_t max_nodes = 0;
-  std::vector<std::byte> arena;  // of the context: tensor descriptions and the graph, no numbers
-  ContextPtr context;
-  std::unique_ptr<ggml_gallocr, FreeAllocator> allocator{
-      ggml_gallocr_new(ggml_backend_cpu_buffer_type())};
-
-  // The graph at hand; rows 0: none.
-  size_t rows = 0;
-  size_t wanted_rows = 0;
-  ggml_cgraph* graph = nullptr;
-  ggml_cplan plan{};
-  ggml_tensor* tokens = nullptr;
-  ggml_tensor* positions = nullptr;
-  ggml_tensor* wanted = nullptr;  // null: no logits
-  ggml_tensor* logits = nullptr;  // null: no logits
-
-  explicit Graph(size_t nodes)
-      : max_nodes(nodes),
-        arena(nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(nodes, false)),
-        context(
-            ggml_init({.mem_size = arena.size(), .mem_buffer = arena.data(), .no_alloc = true})) {}
-
-  ggml_tensor* input(size_t count) {
-    ggml_tensor* tensor =
-        ggml_new_tensor_1d(context.get(), GGML_TYPE_I32, static_cast<int64_t>(count));
-    ggml_set_input(tensor);
-    ggml_set_output(
-        tensor);  // its memory is not reused during the pass, so the next pass may fill it again
-    return tensor;
-  }
-
-  void build(const Network& network, StateOps& state, size_t row_count, size_t wanted_count) {
-    ggml_reset(context.get());
-    rows = 0;
-    wanted_rows = wanted_count;
-    graph = ggml_new_graph_custom(context.get(), max_nodes, false);
-    tokens = input(row_count);
-    positions = input(row_count);
-    wanted = wanted_count > 0 ? input(wanted_count) : nullptr;
-    GraphBuilder builder{context.get(), graph, state, tokens, positions, wanted};
-    logits = network.build(builder);
-    if (logits != nullptr) {
-      ggml_set_output(logits);
-      ggml_build_forward_expand(graph, logits);
-    }
-  }
-};
 
 // Everything a model is made of.
 struct Model::Parts {
@@ -125,57 +67,16 @@ Model::Model(Parts parts)
       network_(std::move(parts.network)),
       executor_(std::move(parts.executor)),
       spec_(std::move(parts.spec)),
-      state_(spec_.slots, executor_->threads()),
-      graph_(std::make_unique<Graph>(network_->max_nodes())) {}
+      pass_(std::make_unique<ForwardPass>(*network_, *executor_)) {
+  if (const Network* head = network_->draft_head())
+    draft_head_.reset(new DraftHead(*head, *executor_, spec_));
+}
 
 Model::~Model() = default;
 
-Result<void> Model::prepare(size_t rows, size_t wanted) {
-  Graph& graph = *graph_;
-  if (graph.rows == rows && graph.wanted_rows == wanted) return {};
-  graph.build(*network_, state_, rows, wanted);
-  if (!ggml_gallocr_alloc_graph(graph.allocator.get(), graph.graph))
-    return fail(Code::NoSpace, "ggml: no memory for a pass over {} rows", rows);
-  graph.plan = executor_->plan(graph.graph);
-  graph.rows = rows;
-  return {};
-}
-
-void Model::fill_inputs(const View& view,
-                        std::span<const int32_t> tokens,
-                        std::span<const uint32_t> wanted) {
-  std::memcpy(graph_->tokens->data, tokens.data(), tokens.size_bytes());
-  auto* positions = static_cast<int32_t*>(graph_->positions->data);
-  for (const RunView& run : view.runs)
-    for (Pos i = 0; i < run.count; ++i)
-      positions[run.row + i] = static_cast<int32_t>(run.first + i);
-  if (!wanted.empty()) std::memcpy(graph_->wanted->data, wanted.data(), wanted.size_bytes());
-}
-
-Result<void> Model::forward(Step& step,
-                            std::span<const int32_t> tokens,
-                            std::span<const uint32_t> wanted,
-                            float* logits) {
-  CAIRN_CHECK(tokens.size() == step.rows(), "forward: {} tokens for a step of {} rows",
-              tokens.size(), step.rows());
-  CAIRN_CHECK(wanted.empty() || logits != nullptr,
-              "forward: logits of {} rows wanted, but nowhere to put them", wanted.size());
-  for (const uint32_t row : wanted)
-    CAIRN_CHECK(row < tokens.size(), "forward: row {} wanted of {}", row, tokens.size());
-  if (tokens.empty()) return {};
-  for (const int32_t token : tokens)
-    if (token < 0 || static_cast<uint32_t>(token) >= vocabulary())
-      return fail(Code::BadInput, "token {}: not in the vocabulary, expected 0 to {}", token,
-                  vocabulary() - 1);
-
-  CAIRN_TRY(prepare(tokens.size(), wanted.size()));
-  fill_inputs(step.view(SlotId{0}), tokens, wanted);
-  state_.begin(step);
-  Result<void> ran = executor_->run(graph_->graph, graph_->plan);
-  state_.end();
-  if (ran && !wanted.empty())
-    std::memcpy(logits, graph_->logits->data, wanted.size() * vocabulary() * sizeof(float));
-  return ran;
+DraftHead::DraftHead(const Network& network, Executor& executor, const ModelSpec& model)
+    : spec_(model), pass_(network, executor) {
+  spec_.slots = network.slots();
 }
 
 Result<std::unique_ptr<Model>> load_model(const std::string& path, const ModelOptions& options) {

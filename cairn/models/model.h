@@ -12,8 +12,6 @@
 #ifndef CAIRN_MODELS_MODEL_H_
 #define CAIRN_MODELS_MODEL_H_
 
-#include <ggml-alloc.h>
-
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -22,6 +20,7 @@
 #include <vector>
 
 #include "cairn/models/executor.h"
+#include "cairn/models/forward_pass.h"
 #include "cairn/models/network.h"
 #include "cairn/models/tokenizer.h"
 #include "cairn/models/weights.h"
@@ -33,6 +32,32 @@ struct ModelOptions {
   uint32_t threads = 1;
   Expand expand = Expand::no;
   std::string cache_folder;  // for the identity, see identity.h; empty: only beside the model
+};
+
+// A model's own head for drafts (multi-token prediction). Its row i continues from the hidden state
+// of position i and from token i + 1, and gives logits of token i + 2. Its state is that of a
+// session of its own, opened with its spec. It shares the model's threads: one thread at a time
+// calls either.
+class DraftHead {
+ public:
+  const ModelSpec& spec() const { return spec_; }
+  // As Model::forward. given: [rows, hidden_width], the model's hidden states or its own; hidden:
+  // its own, null: not wanted.
+  Result<void> forward(Step& step,
+                       std::span<const int32_t> tokens,
+                       const float* given,
+                       std::span<const uint32_t> wanted,
+                       float* logits,
+                       float* hidden) {
+    return pass_.run(step, {tokens, wanted, given}, {logits, hidden});
+  }
+
+ private:
+  friend class Model;
+  DraftHead(const Network& network, Executor& executor, const ModelSpec& model);
+
+  ModelSpec spec_;
+  ForwardPass pass_;
 };
 
 class Model {
@@ -52,33 +77,36 @@ class Model {
   uint32_t adjacent_pairs() const { return network_->adjacent_pairs(); }  // see network.h
   uint32_t threads() const { return executor_->threads(); }
 
+  uint32_t hidden_width() const { return network_->hidden_width(); }  // 0: it gives none
+  DraftHead* draft_head() { return draft_head_.get(); }               // null: none
+
   // Runs the model over the step's rows and writes every slot; the caller commits. `tokens` are
   // those of all runs, in batch order. Row wanted[i] of the batch gets its logits at logits + i *
-  // vocabulary(). BadInput for a token that the vocabulary does not have, NoSpace when ggml finds
-  // no memory: then the step must be dropped. REQUIRES: the step's session was opened with this
+  // vocabulary(), and every row its hidden state at hidden + i * hidden_width() unless that is
+  // null. BadInput for a token that the vocabulary does not have, NoSpace when ggml finds no
+  // memory: then the step must be dropped. REQUIRES: the step's session was opened with this
   // model's spec.
   Result<void> forward(Step& step,
                        std::span<const int32_t> tokens,
                        std::span<const uint32_t> wanted,
-                       float* logits);
+                       float* logits,
+                       float* hidden = nullptr) {
+    return pass_->run(step, {tokens, wanted}, {logits, hidden});
+  }
 
   // Time inside Cairn's operations since the last reset.
-  StateSeconds state_seconds() const { return state_.seconds(); }
-  void reset_state_seconds() { state_.reset_seconds(); }
+  StateSeconds state_seconds() const { return pass_->state().seconds(); }
+  void reset_state_seconds() { pass_->state().reset_seconds(); }
 
   // Which positions the layers with a sparse indexer attend to, see state_ops.h.
-  void watch_choices(StateOps::ChoiceWatcher watcher) { state_.watch_choices(std::move(watcher)); }
+  void watch_choices(StateOps::ChoiceWatcher watcher) {
+    pass_->state().watch_choices(std::move(watcher));
+  }
 
  private:
   friend Result<std::unique_ptr<Model>> load_model(const std::string&, const ModelOptions&);
-  struct Graph;
   struct Parts;
   explicit Model(Parts parts);
-  Result<void> prepare(size_t rows,
-                       size_t wanted);  // a graph for these counts; the last one is kept
-  void fill_inputs(const View& view,
-                   std::span<const int32_t> tokens,
-                   std::span<const uint32_t> wanted);
 
   Weights weights_;
   std::string_view architecture_;
@@ -86,8 +114,8 @@ class Model {
   std::unique_ptr<Network> network_;
   std::unique_ptr<Executor> executor_;
   ModelSpec spec_;
-  StateOps state_;
-  std::unique_ptr<Graph> graph_;
+  std::unique_ptr<ForwardPass> pass_;
+  std::unique_ptr<DraftHead> draft_head_;
 };
 
 // NotFound, BadInput (no model, or a damaged one), Unsupported (an architecture or a tensor we do

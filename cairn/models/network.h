@@ -21,9 +21,12 @@ struct GraphBuilder {
   ggml_context* context;
   ggml_cgraph* graph;
   StateOps& state;
-  ggml_tensor* tokens;     // i32 [rows]
-  ggml_tensor* positions;  // i32 [rows], each row's place in its own sequence
-  ggml_tensor* wanted;     // i32: the rows whose logits are wanted; null: none
+  ggml_tensor* tokens;            // i32 [rows]
+  ggml_tensor* positions;         // i32 [rows], each row's place in its own sequence
+  ggml_tensor* wanted;            // i32: the rows whose logits are wanted; null: none
+  ggml_tensor* given = nullptr;   // f32 [hidden width, rows]: what a draft head continues from
+  bool keeps_hidden = false;      // the hidden states of all rows are wanted
+  ggml_tensor* hidden = nullptr;  // where they are, once the graph is built
 
   ggml_tensor* rms_norm(ggml_tensor* x, ggml_tensor* weight, float epsilon);
   // [heads * width, rows] as [width, heads, rows]
@@ -53,6 +56,12 @@ class Network {
   // How many numbers of a key are rotated in pairs that lie side by side; 0: the two of a pair are
   // half of the rotated numbers apart, as in the frameworks that models come from.
   virtual uint32_t adjacent_pairs() const { return 0; }
+  // Numbers of a row's hidden state, which a draft head continues from; 0: the network gives none.
+  virtual uint32_t hidden_width() const { return 0; }
+  virtual bool takes_hidden() const { return false; }  // a draft head
+  // Guesses the token after the next from a hidden state and the next token; its slots are of a
+  // session of their own. Null: none.
+  virtual const Network* draft_head() const { return nullptr; }
   // Writes every slot. Returns logits [vocabulary, wanted], or null when none are wanted.
   virtual ggml_tensor* build(GraphBuilder& builder) const = 0;
 };

@@ -90,10 +90,17 @@ class Generation {
     Step step = CAIRN_TRY(session_.plan({{.seq = conversation_.seq, .count = tokens.size()}}));
     const uint32_t last = static_cast<uint32_t>(tokens.size() - 1);
     const auto wanted = logits.empty() ? std::span<const uint32_t>() : std::span(&last, 1);
-    CAIRN_TRY(model_.forward(step, tokens, wanted, logits.data()));
+    CAIRN_TRY(model_.forward(step, tokens, wanted, logits.data(), hidden_for(tokens.size())));
     step.commit();
     if (options_.after_step) options_.after_step();
     return {};
+  }
+
+  // Where the hidden states of the next `count` positions go; null: nobody wants them.
+  float* hidden_for(Pos count) {
+    return options_.drafter == nullptr
+               ? nullptr
+               : options_.drafter->hidden_for(conversation_, length(), count);
   }
 
   // Where the step of the prefill that begins at `first` ends.
@@ -174,7 +181,7 @@ class Generation {
     std::vector<uint32_t> rows(tokens.size());
     std::iota(rows.begin(), rows.end(), 0);
     logits_.resize(rows.size() * model_.vocabulary());
-    CAIRN_TRY(model_.forward(step, tokens, rows, logits_.data()));
+    CAIRN_TRY(model_.forward(step, tokens, rows, logits_.data(), hidden_for(tokens.size())));
     Pos chosen = 0;
     do {
       CAIRN_TRY(choose(std::span<const float>(logits_).subspan(chosen * model_.vocabulary(),

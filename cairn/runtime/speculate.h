@@ -33,6 +33,16 @@ class Drafter {
   // tokens first, which have only grown since the last call, and drafts on a fork.
   virtual std::vector<int32_t> propose(const Conversation& conversation, uint32_t most) = 0;
 
+  // The model is about to compute positions [first, first + count) of the conversation, whose state
+  // has `first` positions and whose tokens reach at least to token `first`. Returns where the
+  // hidden states of these positions go, dense [count, hidden width]; null: they are not wanted.
+  // Some of the positions may be rejected: they are computed again, with other tokens, in the next
+  // step.
+  virtual float* hidden_for(const Conversation& conversation, Pos first, Pos count) {
+    (void)conversation, (void)first, (void)count;
+    return nullptr;
+  }
+
   // The first `count` tokens of the last proposal are the conversation's now, and computed; one
   // token that the model chose follows them.
   virtual void accepted(uint32_t count) { (void)count; }

@@ -11,7 +11,9 @@
 #include <map>
 #include <set>
 
+#include "tests/models/latent_file.h"
 #include "tests/models/tiny_oracle.h"
+#include "tests/support/scratch_folder.h"
 
 namespace cairn {
 namespace {
@@ -258,6 +260,173 @@ TEST_P(LatentSchemes, PredictNearlyWhatExactStateDoes) {
   const double cost = median(divergences(*model, GetParam().scheme, ids));
   EXPECT_GT(cost, 0);
   EXPECT_LT(cost, GetParam().most);
+}
+
+// The same weights in a GGUF file.
+class LatentGguf : public TinyDeepseek {
+ protected:
+  Result<std::unique_ptr<Model>> load() {
+    const std::string path = folder_ / "latent.gguf";
+    file_.write(path);
+    return load_model(path, {.threads = 2, .expand = Expand::no, .cache_folder = {}});
+  }
+  uint64_t hash_of_a_row(Model& model) {
+    testing::Passes passes(model, "f32");
+    return testing::hash_of(passes.run(passes.start(), row(0)));
+  }
+  void expect_the_oracles_bits() {
+    const auto model = must(load());
+    EXPECT_EQ(hash_of_a_row(*model), hash_of_a_row(*model_));
+  }
+  std::string error() {
+    const auto loaded = load();
+    return loaded ? "it was loaded" : loaded.error().message;
+  }
+  void set(const char* key, uint32_t value) {
+    gguf_set_val_u32(file_.pairs(), (std::string("deepseek2.") + key).c_str(), value);
+  }
+
+  testing::ScratchFolder folder_;
+  testing::LatentFile file_;
+};
+
+TEST_F(LatentGguf, IsTheSameModel) { expect_the_oracles_bits(); }
+
+TEST_F(LatentGguf, MayHaveTheProjectionsOfKeysAndValuesApart) {
+  constexpr size_t kEach = kPlainDim + kValueDim;
+  for (size_t layer = 0; layer < 2; ++layer) {
+    const std::string prefix = testing::LatentFile::prefix(layer);
+    const Floats both = file_[prefix + "attn_kv_b.weight"];
+    file_.tensors().erase(prefix + "attn_kv_b.weight");
+    Floats keys, values;
+    for (size_t head = 0; head < kHeads; ++head) {
+      for (size_t j = 0; j < kLatentDim; ++j)
+        for (size_t i = 0; i < kPlainDim; ++i)
+          keys.push_back(both[(head * kEach + i) * kLatentDim + j]);
+      const auto begin =
+          both.begin() + static_cast<ptrdiff_t>((head * kEach + kPlainDim) * kLatentDim);
+      values.insert(values.end(), begin, begin + kValueDim * kLatentDim);
+    }
+    file_.add(prefix + "attn_k_b.weight", {kPlainDim, kLatentDim, kHeads}, keys);
+    file_.add(prefix + "attn_v_b.weight", {kLatentDim, kValueDim, kHeads}, values);
+  }
+  expect_the_oracles_bits();
+}
+
+TEST_F(LatentGguf, MayHaveTheTwoHalvesOfAnExpertApart) {
+  constexpr size_t kHalf = 64 * 128;
+  const std::string prefix = testing::LatentFile::prefix(1);
+  const Floats both = file_[prefix + "ffn_gate_up_exps.weight"];
+  file_.tensors().erase(prefix + "ffn_gate_up_exps.weight");
+  Floats halves[2];
+  for (size_t i = 0; i < both.size(); ++i) halves[i / kHalf % 2].push_back(both[i]);
+  file_.add(prefix + "ffn_gate_exps.weight", {128, 64, 8}, halves[0]);
+  file_.add(prefix + "ffn_up_exps.weight", {128, 64, 8}, halves[1]);
+  expect_the_oracles_bits();
+}
+
+TEST_F(LatentGguf, ThatDoesNotFitTogetherIsRefused) {
+  set("rope.dimension_count", 31);
+  EXPECT_THAT(error(), HasSubstr("31 rotated numbers of a key, expected an even number"));
+  set("rope.dimension_count", 64);
+  EXPECT_THAT(error(), HasSubstr("keys of 0 and values of 32 numbers"));
+  set("rope.dimension_count", 32);
+  set("attention.kv_lora_rank", 1u << 30);
+  EXPECT_THAT(error(), HasSubstr("a dimension of 1073741824, expected at most 16777216"));
+  set("attention.kv_lora_rank", 48);
+  EXPECT_THAT(error(), HasSubstr("attn_kv_a_mqa.weight has shape [96, 128], expected [80, 128]"));
+  set("attention.kv_lora_rank", 64);
+  set("expert_used_count", 5);
+  EXPECT_THAT(error(), HasSubstr("5 experts used, expected no more than 1 groups of 4 have"));
+  set("expert_used_count", 2);
+  set("block_count", 4);
+  EXPECT_THAT(error(), HasSubstr("tensor blk.3.attn_norm.weight is missing"));
+  set("block_count", UINT32_MAX);
+  EXPECT_THAT(error(), HasSubstr("tensor blk.3.attn_norm.weight is missing"));
+  set("block_count", 2);
+  EXPECT_THAT(error(), HasSubstr("has no place in this architecture"));
+  set("block_count", 3);
+  gguf_set_val_str(file_.pairs(), "deepseek2.rope.scaling.type", "yarn");
+  EXPECT_THAT(error(), HasSubstr("deepseek2.rope.scaling.type is yarn, expected none"));
+}
+
+TEST_F(LatentGguf, ALayerWithoutAnIndexerNeedsOneBeforeIt) {
+  set("attention.indexer.head_count", 4);
+  set("attention.indexer.key_length", 16);
+  set("attention.indexer.top_k", 8);
+  EXPECT_THAT(error(), HasSubstr("an indexer of 4 heads of 16 numbers"));
+  set("attention.indexer.key_length", 32);
+  EXPECT_THAT(error(), HasSubstr("layer 0 has no indexer"));
+  constexpr int8_t kShared[] = {0, 1};
+  gguf_set_arr_data(file_.pairs(), "deepseek2.attention.indexer.shared", GGUF_TYPE_BOOL, kShared,
+                    2);
+  EXPECT_THAT(error(), HasSubstr("has 2 elements, expected one for each of 3 layers"));
+}
+
+TEST_F(LatentGguf, HasADraftHeadOnlyWhereTheFileHasOne) {
+  EXPECT_EQ(must(load())->draft_head(), nullptr);
+  file_.add_head(2, testing::LatentFile::join(1, 0));
+  const auto model = must(load());
+  ASSERT_NE(model->draft_head(), nullptr);
+  EXPECT_EQ(model->spec().slots.size(), 3u);
+  const ModelSpec& spec = model->draft_head()->spec();
+  ASSERT_EQ(spec.slots.size(), 1u);
+  EXPECT_EQ(spec.slots[0].kind->name, "latent-draft");
+  EXPECT_EQ(hash_of_a_row(*model), hash_of_a_row(*model_)) << "the model itself is as it was";
+}
+
+// Of embeddings whose norm is that of their norm, a model of one layer makes what a head with the
+// same layer makes of them, whether it gets them as tokens or as hidden states.
+TEST_F(LatentGguf, ADraftHeadRunsItsLayerOverWhatItJoins) {
+  Floats& embedding = file_["token_embd.weight"];
+  for (size_t first = 0; first < embedding.size(); first += 128) {
+    double sum = 0;
+    for (size_t i = 0; i < 128; ++i) sum += double{embedding[first + i]} * embedding[first + i];
+    for (size_t i = 0; i < 128; ++i)
+      embedding[first + i] = static_cast<float>(embedding[first + i] / std::sqrt(sum / 128));
+  }
+  const Floats given = [&] {
+    Floats rows;
+    for (const int32_t token : row(0)) {
+      const auto begin = embedding.begin() + ptrdiff_t{token} * 128;
+      rows.insert(rows.end(), begin, begin + 128);
+    }
+    return rows;
+  }();
+  testing::LatentFile one;
+  one.tensors() = file_.tensors();
+  for (auto it = one.tensors().begin(); it != one.tensors().end();)
+    it = it->first.starts_with("blk.") ? one.tensors().erase(it) : std::next(it);
+  for (const auto& [name, tensor] : file_.tensors())
+    if (name.starts_with("blk.2.")) one.tensors()["blk.0." + name.substr(6)] = tensor;
+  gguf_set_val_u32(one.pairs(), "deepseek2.block_count", 1);
+  gguf_set_val_u32(one.pairs(), "deepseek2.leading_dense_block_count", 0);
+  one.write(folder_ / "one.gguf");
+  const auto layer = must(load_model(folder_ / "one.gguf", {.threads = 1}));
+  testing::Passes passes(*layer, "f32");
+  const Floats expected = passes.run(passes.start(), row(0));
+
+  std::vector<uint32_t> wanted(kLength);
+  for (uint32_t i = 0; i < kLength; ++i) wanted[i] = i;
+  const std::vector<int32_t> others(kLength, 7);
+  const Floats nothing(given.size());
+  for (const bool as_tokens : {true, false}) {
+    testing::LatentFile with_head;
+    with_head.tensors() = file_.tensors();
+    with_head.add_head(2, testing::LatentFile::join(as_tokens ? 1 : 0, as_tokens ? 0 : 1));
+    with_head.write(folder_ / "head.gguf");
+    const auto model = must(load_model(folder_ / "head.gguf", {.threads = 1}));
+    DraftHead& head = *model->draft_head();
+    Memory memory;
+    Session session = must(open_session(head.spec(), must(parse_scheme("f32")), memory));
+    Step step = must(session.plan({{.seq = session.start(), .count = kLength}}));
+    Floats logits(expected.size()), hidden(given.size());
+    must(head.forward(step, as_tokens ? row(0) : testing::Tokens(others),
+                      as_tokens ? nothing.data() : given.data(), wanted, logits.data(),
+                      hidden.data()));
+    step.commit();
+    EXPECT_LT(worst_difference(logits, expected), kTolerance) << as_tokens;
+  }
 }
 
 }  // namespace
