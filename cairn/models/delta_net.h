@@ -3,15 +3,13 @@
 // answer to the key lacked of the value, and answers the query.
 //
 // The state advances position by position, in one order of operations that neither the cut of a
-// prompt into runs nor the batch, the threads or the SIMD target change; tests/models has it as
-// plain loops. In f32, E and the tree of sixteen sums as in docs/numbers.md, sigmoid and silu with
-// E(-|x| log2 e), for one position and one value head:
+// prompt into runs nor the batch, the threads or the SIMD target change. docs/numbers.md defines
+// it; for one position and one value head, in short:
 //
-//   conv     y[c] = silu(sum of tap[j][c] x[j][c])      j from the oldest: a chain of fma from +0
-//   unit     q, k = y / sqrt(sum of squares + 1e-6)     sixteen sums of fma; q also / sqrt(width)
-//   gates    g = E(decay softplus(a + bias) log2 e), b = sigmoid(b)       softplus in double
-//   per row  s = S[row] g;  d = (v[row] - s . k) b      products of vectors: sixteen sums of fma
-//            S[row] = fma(k, d, s);  out[row] = S[row] . q
+//   x = silu(convolution)             of queries, keys and values
+//   q, k of length 1, q / sqrt(width)
+//   g = exp(decay softplus(a + bias)), b = sigmoid(b)
+//   S = g S;  S = S + b (v - S k) k^T;  answer = S q
 #ifndef CAIRN_MODELS_DELTA_NET_H_
 #define CAIRN_MODELS_DELTA_NET_H_
 
