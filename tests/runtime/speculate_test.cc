@@ -110,6 +110,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Setting{"tests/oracles/llama.safetensors", "affine8-g32"},
                       Setting{"tests/oracles/llama.safetensors", "affine4-g32-after96"},
                       Setting{"tests/oracles/gemma3.safetensors", "f32"},
+                      Setting{"tests/oracles/deepseek_v3.safetensors", "f32"},
+                      Setting{"tests/oracles/glm_moe_dsa.safetensors", "f32"},
+                      Setting{"tests/oracles/glm_moe_dsa.safetensors", "turbo-k8v3"},
                       Setting{"tests/oracles/qwen3_next.safetensors", "f32"},
                       Setting{"tests/oracles/qwen3_next.safetensors", "turbo-k8v3"}),
     [](const auto& setting) {
