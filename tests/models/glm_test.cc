@@ -11,6 +11,8 @@
 #include <map>
 #include <set>
 
+#include "tests/apps/tiny_chat_model.h"
+#include "tests/models/gguf_file.h"
 #include "tests/models/latent_file.h"
 #include "tests/models/tiny_oracle.h"
 #include "tests/support/scratch_folder.h"
@@ -427,6 +429,34 @@ TEST_F(LatentGguf, ADraftHeadRunsItsLayerOverWhatItJoins) {
     step.commit();
     EXPECT_LT(worst_difference(logits, expected), kTolerance) << as_tokens;
   }
+}
+
+// With an indexer, experts and a draft head.
+TEST(DamagedGlm, WithAnyChangeOfItsHeaderIsRefusedOrRuns) {
+  const testing::ScratchFolder folder;
+  const std::string path = folder / "damaged.gguf";
+  testing::write_tiny_latent_model(path, 1);
+  const std::string sound = testing::read_bytes(path);
+  const size_t header = sound.rfind("nextn.shared_head_norm");
+  const std::vector<int32_t> tokens = {0};
+  testing::Random random(1);
+  size_t ran = 0;
+  for (size_t trial = 0; trial < 1500; ++trial) {
+    // Half of the changes are where the tensors are, after the long vocabulary.
+    const size_t place = trial % 2 == 0 ? random.below(header) : header - random.below(8000);
+    std::string bytes = sound;
+    bytes[place] = static_cast<char>(bytes[place] ^ static_cast<char>(1 + random.below(255)));
+    testing::write_bytes(path, bytes);
+    const auto model = load_model(path, {.threads = 1, .expand = Expand::no, .cache_folder = {}});
+    if (!model) continue;
+    Memory memory({.max_bytes = uint64_t{1} << 30});
+    auto session = open_session((*model)->spec(), must(parse_scheme("f16")), memory);
+    if (!session) continue;
+    auto step = session->plan({{.seq = session->start(), .count = 1}});
+    if (step && (*model)->forward(*step, tokens, {}, nullptr)) ++ran;
+  }
+  EXPECT_GT(ran, 0u);
+  EXPECT_LT(ran, 1500u);
 }
 
 }  // namespace
