@@ -365,6 +365,34 @@ TEST_F(LatentGguf, ALayerWithoutAnIndexerNeedsOneBeforeIt) {
   EXPECT_THAT(error(), HasSubstr("has 2 elements, expected one for each of 3 layers"));
 }
 
+// The output matrix makes logits of them.
+TEST_F(LatentGguf, GivesTheHiddenStatesOfAllRowsWhereTheyAreWanted) {
+  const auto model = must(load());
+  ASSERT_EQ(model->hidden_width(), 128u);
+  Memory memory;
+  Session session = must(open_session(model->spec(), must(parse_scheme("f32")), memory));
+  const std::vector<uint32_t> wanted = {3, 1};
+  const auto run = [&](float* hidden) {
+    Step step = must(session.plan({{.seq = session.start(), .count = 5}}));
+    Floats logits(wanted.size() * model->vocabulary());
+    must(model->forward(step, row(0).first(5), wanted, logits.data(), hidden));
+    step.commit();
+    return logits;
+  };
+  const Floats plain = run(nullptr);
+  Floats hidden(size_t{5} * 128);
+  EXPECT_EQ(run(hidden.data()), plain);
+  EXPECT_EQ(run(nullptr), plain);
+  const Floats& output = file_["output.weight"];
+  for (size_t i = 0; i < wanted.size(); ++i)
+    for (size_t token = 0; token < model->vocabulary(); ++token) {
+      double sum = 0;
+      for (size_t j = 0; j < 128; ++j)
+        sum += double{output[token * 128 + j]} * hidden[wanted[i] * 128 + j];
+      ASSERT_NEAR(sum, plain[i * model->vocabulary() + token], 1e-5);
+    }
+}
+
 TEST_F(LatentGguf, HasADraftHeadOnlyWhereTheFileHasOne) {
   EXPECT_EQ(must(load())->draft_head(), nullptr);
   file_.add_head(2, testing::LatentFile::join(1, 0));

@@ -184,6 +184,28 @@ TEST_P(HeadDrafts, GoOnInAConversationWhoseBeginningTheHeadDidNotSee) {
   EXPECT_LT(head->session().length(head->seq()), plain.tokens.size() - 60);
 }
 
+// Another answer, and one to a text that was taken back and said otherwise.
+TEST_P(HeadDrafts, FollowAConversationThatGoesOnAndBack) {
+  Conversation plain{session_->start(), prompt_}, drafted{session_->start(), prompt_};
+  const auto head = drafter();
+  const auto both_answer = [&] {
+    answer(plain, nullptr);
+    const Generated result = answer(drafted, head.get());
+    EXPECT_GT(result.stats.drafted, 0u);
+    EXPECT_EQ(drafted.tokens, plain.tokens);
+    EXPECT_EQ(difference(*session_, drafted.seq, *session_, plain.seq), std::nullopt);
+    EXPECT_EQ(head->session().length(head->seq()), plain.tokens.size() - 1);
+  };
+  both_answer();
+  both_answer();
+  for (Conversation* conversation : {&plain, &drafted}) {
+    conversation->tokens.resize(130);
+    must(session_->truncate(conversation->seq, 130));
+    conversation->tokens.insert(conversation->tokens.end(), {5, 6, 7, 8});
+  }
+  both_answer();
+}
+
 TEST_P(HeadDrafts, WithoutMemoryForTheHeadTheAnswerIsTheSame) {
   Conversation plain{session_->start(), prompt_}, drafted{session_->start(), prompt_};
   const Generated expected = answer(plain, nullptr);
