@@ -9,8 +9,8 @@
 
 #include <array>
 
+#include "cairn/encodings/codes-inl.h"
 #include "cairn/encodings/turbo_codes.h"
-#include "cairn/kernels/tile-inl.h"
 #include "hwy/highway.h"
 
 #if !CAIRN_NO_SIMD
@@ -18,7 +18,6 @@ HWY_BEFORE_NAMESPACE();
 namespace cairn::HWY_NAMESPACE {
 namespace {
 
-namespace hn = hwy::HWY_NAMESPACE;
 using namespace turbo;  // NOLINT: of the same family of files
 
 using D = hn::CappedTag<float, 16>;
@@ -29,8 +28,7 @@ constexpr D d;
 constexpr DI di;
 constexpr uint32_t kLanes = hn::MaxLanes(D());
 
-constexpr uint32_t kChunk = 16;          // positions whose numbers lie in a buffer at a time
-constexpr uint32_t kRowsAtOnce = 24;     // rows that meet them at a time
+constexpr uint32_t kTurned = 16;         // positions whose numbers are turned at a time
 constexpr size_t kBytesReadBeyond = 16;  // by unpack_group
 
 // The elements of a buffer of numbers, for tile-inl.h.
@@ -111,65 +109,23 @@ HWY_INLINE void load_halves(const Records& in,
                             uint32_t position,
                             uint32_t count,
                             uint32_t groups,
-                            float (*values)[kChunk]) {
+                            float (*values)[kTurned]) {
   const hn::Rebind<hwy::float16_t, D> half;
   for (uint32_t group = 0; group < groups; ++group) {
-    uint16_t halves[kChunk] = {};
+    uint16_t halves[kTurned] = {};
     for (uint32_t i = 0; i < count; ++i) halves[i] = load_half(in, plane, position + i, group);
-    for (uint32_t i = 0; i < kChunk; i += kLanes) {
+    for (uint32_t i = 0; i < kTurned; i += kLanes) {
       const auto* from = reinterpret_cast<const hwy::float16_t*>(halves + i);
       hn::StoreU(hn::PromoteTo(d, hn::LoadU(half, from)), d, values[group] + i);
     }
   }
 }
 
-// For every row and element of the group: sum <- fma(number, weight * scale, sum), positions
-// ascending. Scales are plane 1.
-template <uint32_t kBits, class Number>
-void add_weighted(const Codec& codec,
-                  const float* weights,
-                  size_t weight_stride,
-                  uint32_t rows,
-                  const Records& in,
-                  Number number,
-                  float* partial) {
-  const uint32_t width = codec.width, groups = width / kGroup;
-  const size_t partial_floats = codec.geometry.partial_floats;
-  alignas(64) float numbers[kChunk * kMaxWidth];
-  alignas(64) float scales[kMaxGroups][kChunk];
-  alignas(64) float scaled[kRowsAtOnce][kChunk];
-  for (uint32_t p = 0; p < in.count; p += kChunk) {
-    const uint32_t count = std::min(kChunk, in.count - p);
-    for (uint32_t i = 0; i < count; ++i)
-      expand<kBits>(in, in.first + p + i, width, number, numbers + i * width);
-    load_halves(in, 1, in.first + p, count, groups, scales);
-    for (uint32_t first_row = 0; first_row < rows; first_row += kRowsAtOnce) {
-      const uint32_t row_count = std::min(kRowsAtOnce, rows - first_row);
-      for (uint32_t group = 0; group < groups; ++group) {
-        for (uint32_t row = 0; row < row_count; ++row)
-          for (uint32_t i = 0; i < count; ++i)
-            scaled[row][i] = weights[(first_row + row) * weight_stride + p + i] * scales[group][i];
-        const Product product{.a = scaled[0],
-                              .a_stride = kChunk,
-                              .rows = row_count,
-                              .b = reinterpret_cast<const std::byte*>(numbers + group * kGroup),
-                              .b_stride = width * sizeof(float),
-                              .steps = count,
-                              .next = nullptr,
-                              .c = partial + first_row * partial_floats + group * kGroup,
-                              .c_stride = partial_floats,
-                              .from_zero = false};
-        multiply<Numbers>(d, product, 0, kGroup);
-      }
-    }
-  }
-}
-
-// [count][width] -> [width][kChunk], zeros behind.
+// [count][width] -> [width][kTurned], zeros behind.
 HWY_INLINE void turn(const float* numbers, uint32_t count, uint32_t width, float* turned) {
-  for (uint32_t i = 0; i < width; ++i, turned += kChunk) {
+  for (uint32_t i = 0; i < width; ++i, turned += kTurned) {
     for (uint32_t p = 0; p < count; ++p) turned[p] = numbers[p * width + i];
-    for (uint32_t p = count; p < kChunk; ++p) turned[p] = 0;
+    for (uint32_t p = count; p < kTurned; ++p) turned[p] = 0;
   }
 }
 

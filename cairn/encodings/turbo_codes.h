@@ -13,14 +13,14 @@
 #include <string_view>
 
 #include "cairn/core/error.h"
+#include "cairn/encodings/codes.h"
 #include "cairn/encodings/encoding.h"
 
 namespace cairn::turbo {
 
-inline constexpr uint32_t kGroup = 32;       // numbers that share a scale
-inline constexpr uint32_t kMaxWidth = 1024;  // of a vector; bounds what a kernel keeps on its stack
+using codes::kMaxGroups, codes::kMaxWidth;
+inline constexpr uint32_t kGroup = 32;  // numbers that share a scale
 inline constexpr uint32_t kMaxBits = 8;
-inline constexpr uint32_t kMaxGroups = kMaxWidth / kGroup;
 inline constexpr float kLargestF16 = 65504.f;
 
 // 32 codes as `bits` words, and back.
@@ -123,6 +123,10 @@ inline Result<void> check_width(std::string_view name, uint32_t width) {
 
 inline uint32_t bits_of(const Codec& codec) {
   return static_cast<uint32_t>(codec.params.values[0]);
+}
+
+inline codes::Shape plain_shape(uint32_t bits, uint32_t width) {
+  return {.bits = bits, .group = kGroup, .groups = width / kGroup, .width = width};
 }
 
 // A table whose functions go to the one for the codec's bits, Tables::of(codec).

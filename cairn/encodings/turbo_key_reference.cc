@@ -32,8 +32,8 @@
 namespace cairn::turbo_key_reference {
 using namespace turbo;  // NOLINT: of the same family of files
 
-constexpr size_t kScales = 1;  // planes
-constexpr size_t kZeros = 2;
+using codes::kScales;
+constexpr size_t kZeros = 2;  // plane
 constexpr float kTiny = 1e-8f;
 
 constexpr float lowest_code(uint32_t bits) { return bits == 8 ? -127.f : 0.f; }
@@ -166,10 +166,10 @@ void scores(const Codec& codec,
             size_t score_stride) {
   const uint32_t width = codec.width;
   const size_t query_stride = codec.geometry.prepared_bytes / sizeof(float);
-  alignas(64) float numbers[kChunk * kMaxWidth], turned[kChunk * kMaxWidth];
-  alignas(64) float sums[kRowsAtOnce][kChunk];
-  for (uint32_t p = 0; p < in.count; p += kChunk) {
-    const uint32_t count = std::min(kChunk, in.count - p);
+  alignas(64) float numbers[kTurned * kMaxWidth], turned[kTurned * kMaxWidth];
+  alignas(64) float sums[kRowsAtOnce][kTurned];
+  for (uint32_t p = 0; p < in.count; p += kTurned) {
+    const uint32_t count = std::min(kTurned, in.count - p);
     for (uint32_t i = 0; i < count; ++i)
       decode_record<kBits>(codec, in, in.first + p + i, numbers + i * width);
     turn(numbers, count, width, turned);
@@ -179,13 +179,13 @@ void scores(const Codec& codec,
                             .a_stride = query_stride,
                             .rows = row_count,
                             .b = reinterpret_cast<const std::byte*>(turned),
-                            .b_stride = kChunk * sizeof(float),
+                            .b_stride = kTurned * sizeof(float),
                             .steps = width,
                             .next = nullptr,
                             .c = sums[0],
-                            .c_stride = kChunk,
+                            .c_stride = kTurned,
                             .from_zero = true};
-      multiply<Numbers>(d, product, 0, kChunk);
+      multiply<Numbers>(d, product, 0, kTurned);
       for (uint32_t r = 0; r < row_count; ++r)
         std::memcpy(out + (row + r) * score_stride + p, sums[r], count * sizeof(float));
     }
@@ -200,9 +200,9 @@ void accumulate(const Codec& codec,
                 Pos,
                 const Records& in,
                 float* partial) {
-  alignas(64) float numbers[kChunk * kMaxWidth];
-  for (uint32_t p = 0; p < in.count; p += kChunk) {
-    const uint32_t count = std::min(kChunk, in.count - p);
+  alignas(64) float numbers[kTurned * kMaxWidth];
+  for (uint32_t p = 0; p < in.count; p += kTurned) {
+    const uint32_t count = std::min(kTurned, in.count - p);
     for (uint32_t i = 0; i < count; ++i)
       decode_record<kBits>(codec, in, in.first + p + i, numbers + i * codec.width);
     const Product product{.a = weights + p,

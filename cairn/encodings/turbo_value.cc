@@ -38,7 +38,7 @@ using namespace turbo;  // NOLINT: of the same family of files
 
 constexpr size_t kRms = 1;  // plane
 constexpr float kTiny = 1e-8f;
-constexpr uint32_t kSums = 16;  // partial sums of squares, by element mod 16
+constexpr uint32_t kSquareSums = 16;  // partial sums of squares, by element mod 16
 
 // The width of the part that begins a vector of `width` numbers.
 inline uint32_t first_part(uint32_t width) { return std::min(kMaxRotation, std::bit_floor(width)); }
@@ -118,26 +118,38 @@ namespace {
 using namespace turbo_value;  // NOLINT: this file's own
 
 // Entry `index` of table[kSize] in every lane; a whole vector can be read there.
-template <size_t kSize>
-HWY_INLINE V look_up(const float* table, VI index) {
-  if constexpr (kSize <= kLanes) {
-    return hn::TableLookupLanes(hn::Load(d, table), hn::IndicesFromVec(d, index));
-  } else if constexpr (kSize <= 4 * kLanes) {
+template <size_t kSize, class Tag, class Index>
+HWY_INLINE hn::Vec<Tag> look_up(Tag tag, const float* table, Index index) {
+  constexpr size_t kTagLanes = hn::MaxLanes(Tag());
+  const hn::Rebind<int32_t, Tag> integers;
+  if constexpr (kSize <= kTagLanes) {
+    return hn::TableLookupLanes(hn::LoadU(tag, table), hn::IndicesFromVec(tag, index));
+  } else if constexpr (kSize <= 4 * kTagLanes) {
     // Half of the table each, and the upper one where the index says so.
     constexpr size_t kHalf = kSize / 2;
-    const VI within = hn::And(index, hn::Set(di, static_cast<int32_t>(kHalf - 1)));
-    const V low = look_up<kHalf>(table, within), high = look_up<kHalf>(table + kHalf, within);
-    const auto is_high = hn::Gt(index, hn::Set(di, static_cast<int32_t>(kHalf - 1)));
-    return hn::IfThenElse(hn::RebindMask(d, is_high), high, low);
+    const auto last = hn::Set(integers, static_cast<int32_t>(kHalf - 1));
+    const auto within = hn::And(index, last);
+    const auto low = look_up<kHalf>(tag, table, within);
+    const auto high = look_up<kHalf>(tag, table + kHalf, within);
+    return hn::IfThenElse(hn::RebindMask(tag, hn::Gt(index, last)), high, low);
   } else {
-    return hn::GatherIndex(d, table, index);
+    return hn::GatherIndex(tag, table, index);
   }
 }
 
 template <uint32_t kBits>
 struct Centroid {
   HWY_INLINE V operator()(VI codes) const {
-    return look_up<Table<kBits>::kCodes>(kTable<kBits>.centroids, codes);
+    return look_up<Table<kBits>::kCodes>(d, kTable<kBits>.centroids, codes);
+  }
+};
+// The same of codes as bytes, for codes-inl.h.
+template <uint32_t kBits>
+struct CentroidBytes {
+  static constexpr size_t kBytes = 1;
+  template <class Tag>
+  static HWY_INLINE hn::Vec<Tag> load(Tag tag, const std::byte* from) {
+    return look_up<Table<kBits>::kCodes>(tag, kTable<kBits>.centroids, load_codes(tag, from));
   }
 };
 
@@ -148,7 +160,7 @@ HWY_INLINE VI codes_of(V u) {
   for (int32_t step = 1 << (kBits - 1); step != 0; step /= 2) {
     const VI next = hn::Add(code, hn::Set(di, step));
     const VI asked = hn::Sub(next, hn::Set(di, 1));
-    const V boundary = look_up<Table<kBits>::kCodes>(kTable<kBits>.boundaries, asked);
+    const V boundary = look_up<Table<kBits>::kCodes>(d, kTable<kBits>.boundaries, asked);
     code = hn::IfThenElse(hn::RebindMask(di, hn::Gt(u, boundary)), next, code);
   }
   return code;
@@ -156,12 +168,12 @@ HWY_INLINE VI codes_of(V u) {
 
 // Sixteen partial sums, by element mod 16, halved until one is left.
 HWY_INLINE float sum_of_squares(const float* y) {
-  alignas(64) float sums[kSums];
-  for (uint32_t i = 0; i < kSums; i += kLanes) {
-    const V first = hn::LoadU(d, y + i), second = hn::LoadU(d, y + kSums + i);
+  alignas(64) float sums[kSquareSums];
+  for (uint32_t i = 0; i < kSquareSums; i += kLanes) {
+    const V first = hn::LoadU(d, y + i), second = hn::LoadU(d, y + kSquareSums + i);
     hn::Store(hn::MulAdd(second, second, hn::Mul(first, first)), d, sums + i);
   }
-  for (uint32_t half = kSums / 2; half != 0; half /= 2)
+  for (uint32_t half = kSquareSums / 2; half != 0; half /= 2)
     for (uint32_t i = 0; i < half; ++i) sums[i] += sums[i + half];
   return sums[0];
 }
@@ -213,11 +225,11 @@ void scores(const Codec& codec,
             size_t score_stride) {
   const uint32_t width = codec.width, groups = width / kGroup;
   const size_t query_stride = codec.geometry.prepared_bytes / sizeof(float);
-  alignas(64) float numbers[kChunk * kMaxWidth], turned[kChunk * kMaxWidth];
-  alignas(64) float scales[kMaxGroups][kChunk];
-  alignas(64) float sums[kRowsAtOnce][kChunk], products[kRowsAtOnce][kChunk];
-  for (uint32_t p = 0; p < in.count; p += kChunk) {
-    const uint32_t count = std::min(kChunk, in.count - p);
+  alignas(64) float numbers[kTurned * kMaxWidth], turned[kTurned * kMaxWidth];
+  alignas(64) float scales[kMaxGroups][kTurned];
+  alignas(64) float sums[kRowsAtOnce][kTurned], products[kRowsAtOnce][kTurned];
+  for (uint32_t p = 0; p < in.count; p += kTurned) {
+    const uint32_t count = std::min(kTurned, in.count - p);
     for (uint32_t i = 0; i < count; ++i)
       expand<kBits>(in, in.first + p + i, width, Centroid<kBits>(), numbers + i * width);
     turn(numbers, count, width, turned);
@@ -230,16 +242,16 @@ void scores(const Codec& codec,
             .a = reinterpret_cast<const float*>(prepared) + row * query_stride + group * kGroup,
             .a_stride = query_stride,
             .rows = row_count,
-            .b = reinterpret_cast<const std::byte*>(turned + group * kGroup * kChunk),
-            .b_stride = kChunk * sizeof(float),
+            .b = reinterpret_cast<const std::byte*>(turned + group * kGroup * kTurned),
+            .b_stride = kTurned * sizeof(float),
             .steps = kGroup,
             .next = nullptr,
             .c = products[0],
-            .c_stride = kChunk,
+            .c_stride = kTurned,
             .from_zero = true};
-        multiply<Numbers>(d, product, 0, kChunk);
+        multiply<Numbers>(d, product, 0, kTurned);
         for (uint32_t r = 0; r < row_count; ++r)
-          for (uint32_t i = 0; i < kChunk; i += kLanes)
+          for (uint32_t i = 0; i < kTurned; i += kLanes)
             hn::Store(hn::MulAdd(hn::Load(d, scales[group] + i), hn::Load(d, products[r] + i),
                                  hn::Load(d, sums[r] + i)),
                       d, sums[r] + i);
@@ -255,10 +267,11 @@ void accumulate(const Codec& codec,
                 const float* weights,
                 size_t weight_stride,
                 uint32_t rows,
-                Pos,
+                Pos first,
                 const Records& in,
                 float* partial) {
-  add_weighted<kBits>(codec, weights, weight_stride, rows, in, Centroid<kBits>(), partial);
+  add_codes<CentroidBytes<kBits>, false>(plain_shape(kBits, codec.width), weights, weight_stride,
+                                         rows, first, in, partial, codec.geometry.partial_floats);
 }
 
 template <uint32_t kBits>
@@ -334,9 +347,10 @@ uint8_t code_of(float u, std::span<const float> boundaries) {
 }
 
 float sum_of_squares(const float* y) {
-  float sums[kSums];
-  for (uint32_t i = 0; i < kSums; ++i) sums[i] = std::fma(y[kSums + i], y[kSums + i], y[i] * y[i]);
-  for (uint32_t half = kSums / 2; half != 0; half /= 2)
+  float sums[kSquareSums];
+  for (uint32_t i = 0; i < kSquareSums; ++i)
+    sums[i] = std::fma(y[kSquareSums + i], y[kSquareSums + i], y[i] * y[i]);
+  for (uint32_t half = kSquareSums / 2; half != 0; half /= 2)
     for (uint32_t i = 0; i < half; ++i) sums[i] += sums[i + half];
   return sums[0];
 }
