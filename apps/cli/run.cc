@@ -27,6 +27,8 @@ constexpr const char* kExamples =
       a conversation, line by line, saved after every answer; the same command resumes it
   cairn run smollm2 --chat -p "Why is the sky blue?" --json
       one message and its answer, as JSON
+  cairn run big-model -f book.txt --draft small-model --stats
+      the small model guesses tokens that the big one checks together: the same words, sooner
   cairn run smollm2 -f book-and-question.txt --store cache
       reuses whatever any earlier run with this store computed; run again after an interruption it
       goes on with the same words
@@ -60,6 +62,9 @@ Result<void> check_options(const RunOptions& options) {
   if (options.state_path.empty() && (options.goes_on || options.overwrites))
     return fail(Code::BadInput, "run: {} without a file, expected --state FILE with it",
                 options.goes_on ? "--continue" : "--overwrite");
+  if (!options.draft.empty() && options.most_drafts() == 0)
+    return fail(Code::BadInput,
+                "run: --draft with --speculate 0, expected from 1 to 64, or neither of them");
   if (options.is_chat && !has_text && options.wants_json)
     return fail(Code::BadInput, "run: --json prints one answer, expected --chat with -p or -f");
   return {};
@@ -271,11 +276,16 @@ CLI::App* add_run(CLI::App& program, RunOptions& options) {
   run->add_option("--seed", options.sampling.seed, "The same seed, the same words (0)")
       ->type_name("N")
       ->check(CLI::NonNegativeNumber);
-  run->add_option("--speculate", options.most_drafts,
-                  "Guesses up to N tokens at once, with the model's draft head or else where the "
-                  "text repeats itself, which changes no word; 0: off (0)")
+  run->add_option("--speculate", options.speculate,
+                  "Guesses up to N tokens at once, which changes no word: with the model of "
+                  "--draft, or the model's draft head, or else where the text repeats itself; 0: "
+                  "off (0; 4 with --draft)")
       ->type_name("N")
       ->check(CLI::Range(0, 64));
+  run->add_option("--draft", options.draft,
+                  "A smaller model with the same vocabulary, to guess what this one will say")
+      ->type_name("MODEL")
+      ->check(expect_path);
   run->add_flag("--stats", options.wants_stats, "Times and sizes, on stderr");
   run->add_flag("--json", options.wants_json, "One JSON object on stdout instead of the text");
   return run;

@@ -30,10 +30,13 @@ struct RunOptions {
   std::string kv;
   uint32_t threads = 0;  // 0: as many as the machine runs at once
   SamplingOptions sampling;
-  uint32_t most_drafts = 0;  // of one round; 0: no speculation
-  uint64_t context = 0;      // positions; 0: what the model has
+  std::optional<uint32_t> speculate;  // drafts of one round; 0: no speculation
+  std::string draft;                  // the model that drafts; empty: none
+  uint64_t context = 0;               // positions; 0: what the model has
   bool wants_stats = false;
   bool wants_json = false;
+
+  uint32_t most_drafts() const { return speculate.value_or(draft.empty() ? 0 : 4); }
 };
 
 CLI::App* add_run(CLI::App& program, RunOptions& options);

@@ -7,7 +7,8 @@
 #include "apps/cli/installed_models.h"
 #include "apps/cli/interrupt.h"
 #include "apps/cli/output.h"
-#include "cairn/runtime/speculate.h"
+#include "cairn/runtime/draft_model.h"
+#include "cairn/runtime/head_drafter.h"
 
 namespace cairn::cli {
 namespace {
@@ -75,6 +76,7 @@ Result<void> Talk::prepare(const Config& config) {
     return fail(Code::Unsupported, "{}: holds no vocabulary, expected a model that reads text",
                 path);
   CAIRN_TRY(check_context(options_, *model_));
+  CAIRN_TRY(prepare_drafts(config));
   parts_.model = lap.take();
 
   session_ = CAIRN_TRY(open_session(model_->spec(), std::move(scheme), memory_));
@@ -84,13 +86,24 @@ Result<void> Talk::prepare(const Config& config) {
     saved_ =
         SavedMark{.length = session_->length(conversation_.seq), .tokens = conversation_.tokens};
   if (!held.warning.empty()) warn(held.warning);
-  if (options_.most_drafts > 0 && model_->draft_head() != nullptr) {
-    Scheme exact = CAIRN_TRY(parse_scheme("f32"));  // one layer: small as it is
-    head_drafter_ = CAIRN_TRY(HeadDrafter::make(*model_, memory_, exact));
-  }
   if (!options_.store_path.empty())
     tiered_ = CAIRN_TRY(Tiered::open(options_, memory_, *session_, conversation_, options_.model));
   parts_.state += lap.take();
+  return {};
+}
+
+// Who guesses best: a model that was given for it, the model's own head, and look-up else.
+Result<void> Talk::prepare_drafts(const Config& config) {
+  if (!options_.draft.empty()) {
+    const std::string path = CAIRN_TRY(find_model(config, options_.draft));
+    auto small = CAIRN_TRY(
+        load_model(path, {.threads = threads_of(options_), .cache_folder = config.cache_folder}));
+    const Scheme scheme = CAIRN_TRY(parse_scheme("f16"));
+    drafter_ = CAIRN_TRY(DraftModel::make(std::move(small), *model_, memory_, scheme, *sampler_));
+  } else if (options_.most_drafts() > 0 && model_->draft_head() != nullptr) {
+    const Scheme exact = CAIRN_TRY(parse_scheme("f32"));  // one layer: small as it is
+    drafter_ = CAIRN_TRY(HeadDrafter::make(*model_, memory_, exact));
+  }
   return {};
 }
 
@@ -215,11 +228,8 @@ Result<Generated> Talk::generate_shown(uint64_t max_tokens, Answer& answer) {
                       .cancel = &is_interrupted,
                       .start = start_};
   PromptLookup lookup;
-  if (options_.most_drafts > 0) {
-    how.drafter = &lookup;
-    if (head_drafter_) how.drafter = head_drafter_.get();
-    how.most_drafts = options_.most_drafts;
-  }
+  how.most_drafts = options_.most_drafts();
+  if (how.most_drafts > 0) how.drafter = drafter_ ? drafter_.get() : &lookup;
   if (tiered_) recall(max_tokens, how, answer);
   for (const int32_t token : answer.recalled.answered) show(stream.add(token));
   Result<Generated> generated = generate(*model_, *session_, conversation_, *sampler_, how);

@@ -11,7 +11,7 @@
 #include "apps/cli/tiered.h"
 #include "cairn/models/model.h"
 #include "cairn/runtime/chat_template.h"
-#include "cairn/runtime/head_drafter.h"
+#include "cairn/runtime/speculate.h"
 
 namespace cairn::cli {
 
@@ -56,6 +56,7 @@ class Talk {
  private:
   Talk(const RunOptions& options, Clock::time_point start);
   Result<void> prepare(const Config& config);
+  Result<void> prepare_drafts(const Config& config);
   Result<Answer> answer(uint64_t max_tokens, size_t tokens_before);
   Result<Generated> generate_shown(uint64_t max_tokens, Answer& answer);
   void recall(uint64_t max_tokens, GenerateOptions& how, Answer& answer);
@@ -79,8 +80,8 @@ class Talk {
   std::optional<Sampler> sampler_;
   std::optional<ChatTemplate> chat_;
   Conversation conversation_;
-  std::unique_ptr<HeadDrafter> head_drafter_;  // null: no --speculate, or a model without a head
-  std::unique_ptr<Tiered> tiered_;             // null: no --store, or one of no use
+  std::unique_ptr<Drafter> drafter_;  // null: at most look-up
+  std::unique_ptr<Tiered> tiered_;    // null: no --store, or one of no use
   Parts parts_;
 };
 

@@ -47,7 +47,8 @@ inline std::vector<std::string> byte_letters() {
 // A GGUF file in the making, of an architecture: its vocabulary is there, the rest is added.
 class TinyChatFile {
  public:
-  TinyChatFile(std::string architecture, uint64_t seed)
+  // `joined`: the letters that a space before them joins into one token.
+  TinyChatFile(std::string architecture, uint64_t seed, const std::string& joined = "t")
       : architecture_(std::move(architecture)),
         seed_(scatter(seed)),
         context_(
@@ -56,7 +57,7 @@ class TinyChatFile {
     gguf_set_val_str(file_, "general.architecture", architecture_.c_str());
     number("context_length", kTinyContext);
     gguf_set_val_f32(file_, (architecture_ + ".attention.layer_norm_rms_epsilon").c_str(), 1e-5f);
-    add_vocabulary();
+    add_vocabulary(joined);
   }
   ~TinyChatFile() {
     gguf_free(file_);
@@ -89,28 +90,32 @@ class TinyChatFile {
   }
 
  private:
-  void add_vocabulary() {
+  void add_vocabulary(const std::string& joined) {
     std::vector<std::string> tokens = byte_letters();
     const std::string space = tokens[' '];
-    tokens.push_back(space + "t");
+    std::vector<std::string> merges;
+    for (const char letter : joined) {
+      tokens.push_back(space + letter);
+      merges.push_back(space + " " + letter);
+    }
     std::vector<int32_t> types(tokens.size(), 1);
     for (const char* control : {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}) {
       tokens.emplace_back(control);
       types.push_back(3);
     }
     tokens_ = static_cast<int64_t>(tokens.size());
-    std::vector<const char*> names;
+    std::vector<const char*> names, merge_names;
     for (const std::string& token : tokens) names.push_back(token.c_str());
-    const std::string merge = space + " t";
-    const char* merges[] = {merge.c_str()};
+    for (const std::string& merge : merges) merge_names.push_back(merge.c_str());
+    const auto last = static_cast<uint32_t>(tokens.size() - 1);
     gguf_set_val_str(file_, "tokenizer.ggml.model", "gpt2");
     gguf_set_val_str(file_, "tokenizer.ggml.pre", "smollm");
     gguf_set_arr_str(file_, "tokenizer.ggml.tokens", names.data(), names.size());
     gguf_set_arr_data(file_, "tokenizer.ggml.token_type", GGUF_TYPE_INT32, types.data(),
                       types.size());
-    gguf_set_arr_str(file_, "tokenizer.ggml.merges", merges, 1);
-    gguf_set_val_u32(file_, "tokenizer.ggml.bos_token_id", 258);
-    gguf_set_val_u32(file_, "tokenizer.ggml.eos_token_id", 259);
+    gguf_set_arr_str(file_, "tokenizer.ggml.merges", merge_names.data(), merge_names.size());
+    gguf_set_val_u32(file_, "tokenizer.ggml.bos_token_id", last - 1);
+    gguf_set_val_u32(file_, "tokenizer.ggml.eos_token_id", last);
     gguf_set_val_str(file_, "tokenizer.chat_template",
                      "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + "
                      "message['content'] + "
@@ -124,8 +129,10 @@ class TinyChatFile {
   int64_t tokens_ = 0;
 };
 
-inline void write_tiny_chat_model(const std::string& path, uint64_t seed) {
-  TinyChatFile file("llama", seed);
+inline void write_tiny_chat_model(const std::string& path,
+                                  uint64_t seed,
+                                  const std::string& joined = "t") {
+  TinyChatFile file("llama", seed, joined);
   for (const auto& [key, value] : {std::pair{"embedding_length", 64u},
                                    {"block_count", 2u},
                                    {"feed_forward_length", 96u},
