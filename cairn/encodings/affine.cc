@@ -109,10 +109,6 @@ inline void pack(const Shape& shape, const uint8_t* codes, const Records& out, u
     std::memcpy(record + w * out.planes[kCodes].word_stride, stream + w * 4, 4);
 }
 
-inline void finish_block(const Codec& codec, uint32_t rows, float* partial) {
-  add_biases(shape_of(codec), rows, partial);
-}
-
 }  // namespace cairn::affine
 #endif
 
@@ -256,6 +252,10 @@ void accumulate(const Codec& codec,
                 float* partial) {
   add_codes<CodeBytes, true>(shape_of(codec), weights, weight_stride, rows, first, in, partial,
                              codec.geometry.partial_floats);
+}
+
+void finish_block(const Codec& codec, uint32_t rows, float* partial) {
+  finish_codes(shape_of(codec), rows, partial);
 }
 
 }  // namespace
@@ -439,6 +439,10 @@ void accumulate(const Codec& codec,
       }
     }
   }
+}
+
+void finish_block(const Codec& codec, uint32_t rows, float* partial) {
+  add_biases(shape_of(codec), rows, partial);
 }
 
 constexpr RecordFunctions kScalarTable = {encode,     decode,       prepare, scores,

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "cairn/encodings/codes.h"
+#include "cairn/kernels/sums-inl.h"
 #include "cairn/kernels/tile-inl.h"
 #include "hwy/highway.h"
 
@@ -23,7 +24,7 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace codes;  // NOLINT: of the same family of files
 
-constexpr uint32_t kRowsAtOnce = 24;  // rows that meet a chunk's codes at a time
+constexpr uint32_t kRowsAtOnce = 96;  // rows that meet a chunk's codes at a time
 
 // Positions are taken this many at a time, so that what is unpacked stays near.
 constexpr uint32_t kChunk = 64;
@@ -363,18 +364,21 @@ HWY_NOINLINE void score_rows(const Scored& scored, const Keys& keys, size_t row,
   if (from < count) score_tile<kBits, kOffsets, kRows, 1>(scored, keys, next, row, from, count);
 }
 
+// Of a tile of sums that stays in registers: compilers take a few more for what is on its way.
+constexpr size_t kRowsOfMany = HWY_TARGET == HWY_AVX2 ? 3 : 4;
+
 // Reads whole vectors of positions.
 template <uint32_t kBits, bool kOffsets>
 void score_chunk(const Scored& scored, Keys& keys, size_t rows, size_t count) {
   for (size_t row = 0; row < rows;) {
     const size_t rest = rows - row;
-    if (rest == 4 || rest >= 7) {
-      score_rows<kBits, kOffsets, 4>(scored, keys, row, count);
-      row += 4;
-    } else if (rest >= 3) {
+    if (kRowsOfMany == 4 && (rest == 4 || rest >= 7)) {
+      score_rows<kBits, kOffsets, kRowsOfMany>(scored, keys, row, count);
+      row += kRowsOfMany;
+    } else if (rest == 3 || rest >= 5) {
       score_rows<kBits, kOffsets, 3>(scored, keys, row, count);
       row += 3;
-    } else if (rest == 2) {
+    } else if (rest == 2 || rest == 4) {
       score_rows<kBits, kOffsets, 2>(scored, keys, row, count);
       row += 2;
     } else {
@@ -556,6 +560,25 @@ void add_codes(const Shape& shape,
       }
     }
   }
+}
+
+// codes.h's add_biases.
+HWY_INLINE void finish_codes(const Shape& shape, uint32_t rows, float* partial) {
+  const hn::CappedTag<float, kSums> d;
+  constexpr uint32_t kLanes = hn::MaxLanes(hn::CappedTag<float, kSums>());
+  for (uint32_t row = 0; row < rows; ++row, partial += shape.partial_floats())
+    for (uint32_t g = 0; g < shape.groups; ++g) {
+      hn::Vec<decltype(d)> sums[kSums / kLanes];
+      for (uint32_t v = 0; v < kSums / kLanes; ++v)
+        sums[v] = hn::LoadU(d, partial + shape.bias_offset() + g * kSums + v * kLanes);
+      for (uint32_t half = kSums / kLanes / 2; half != 0; half /= 2)
+        for (uint32_t v = 0; v < half; ++v) sums[v] = hn::Add(sums[v], sums[v + half]);
+      const float sum = halving_sum(d, sums[0]);
+      each_vector(shape.group, [&](auto tag, uint32_t i) HWY_ATTR {
+        float* at = partial + g * shape.group + i;
+        hn::StoreU(hn::Add(hn::LoadU(tag, at), hn::Set(tag, sum)), tag, at);
+      });
+    }
 }
 
 }  // namespace

@@ -31,15 +31,6 @@ constexpr uint32_t kLanes = hn::MaxLanes(D());
 constexpr uint32_t kTurned = 16;         // positions whose numbers are turned at a time
 constexpr size_t kBytesReadBeyond = 16;  // by unpack_group
 
-// The elements of a buffer of numbers, for tile-inl.h.
-struct Numbers {
-  static constexpr size_t kBytes = sizeof(float);
-  template <class Tag>
-  static HWY_INLINE hn::Vec<Tag> load(Tag tag, const std::byte* from) {
-    return hn::LoadU(tag, reinterpret_cast<const float*>(from));
-  }
-};
-
 // How eight codes are found in sixteen bytes: the two bytes that hold a code, and the factor that
 // moves it to their upper end. `half` says which eight of sixteen.
 struct Picks {

@@ -106,10 +106,6 @@ inline void prepare(const Codec& codec, const float* query, std::byte* prepared)
   }
 }
 
-inline void finish_block(const Codec& codec, uint32_t rows, float* partial) {
-  codes::add_biases(shape_of(codec), rows, partial);
-}
-
 }  // namespace cairn::turbo_key
 #endif
 
@@ -220,12 +216,16 @@ void accumulate(const Codec& codec,
                                         partial, codec.geometry.partial_floats);
 }
 
+void finish_block(const Codec& codec, uint32_t rows, float* partial) {
+  finish_codes(shape_of(codec), rows, partial);
+}
+
 template <uint32_t kBits>
 constexpr RecordFunctions kTableOf = {encode<kBits>,     decode<kBits>, prepare, scores,
                                       accumulate<kBits>, finish_block,  nullptr};
 
 struct Tables {
-  static constexpr auto finish_block = turbo_key::finish_block;
+  static constexpr auto finish_block = HWY_NAMESPACE::finish_block;
   static constexpr std::nullptr_t finish = nullptr;
   static const RecordFunctions& of(const Codec& codec) {
     switch (bits_of(codec)) {
@@ -371,6 +371,10 @@ void accumulate(const Codec& codec,
         centres = std::fma(weight, g.centre, centres);
       }
     }
+}
+
+void finish_block(const Codec& codec, uint32_t rows, float* partial) {
+  codes::add_biases(shape_of(codec), rows, partial);
 }
 
 constexpr RecordFunctions kScalarTable = {encode,     decode,       prepare, scores,

@@ -185,7 +185,7 @@ void scores(const Codec& codec,
                             .c = sums[0],
                             .c_stride = kTurned,
                             .from_zero = true};
-      multiply<Numbers>(d, product, 0, kTurned);
+      multiply<Floats>(d, product, 0, kTurned);
       for (uint32_t r = 0; r < row_count; ++r)
         std::memcpy(out + (row + r) * score_stride + p, sums[r], count * sizeof(float));
     }
@@ -215,7 +215,7 @@ void accumulate(const Codec& codec,
                           .c = partial,
                           .c_stride = codec.geometry.partial_floats,
                           .from_zero = false};
-    multiply<Numbers>(d, product, 0, codec.width);
+    multiply<Floats>(d, product, 0, codec.width);
   }
 }
 

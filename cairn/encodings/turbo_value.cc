@@ -249,7 +249,7 @@ void scores(const Codec& codec,
             .c = products[0],
             .c_stride = kTurned,
             .from_zero = true};
-        multiply<Numbers>(d, product, 0, kTurned);
+        multiply<Floats>(d, product, 0, kTurned);
         for (uint32_t r = 0; r < row_count; ++r)
           for (uint32_t i = 0; i < kTurned; i += kLanes)
             hn::Store(hn::MulAdd(hn::Load(d, scales[group] + i), hn::Load(d, products[r] + i),

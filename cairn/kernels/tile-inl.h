@@ -32,8 +32,16 @@ struct Product {
   bool from_zero;   // c is overwritten instead of added to
 };
 
-// Rows x vectors of c stay in registers: 12 of AVX2's 16, 24 of 32 elsewhere.
-inline constexpr bool kManyRegisters = HWY_TARGET != HWY_AVX2;
+// Of six rows of c that stay in registers: 12 of AVX2's 16, 24 of 32 elsewhere.
+inline constexpr size_t kVectorsOfMany = HWY_TARGET == HWY_AVX2 ? 2 : 4;
+
+struct Floats {
+  static constexpr size_t kBytes = sizeof(float);
+  template <class D>
+  static HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> load(D d, const std::byte* from) {
+    return hwy::HWY_NAMESPACE::LoadU(d, reinterpret_cast<const float*>(from));
+  }
+};
 
 // One tile: kRows rows from `row`, kVectors vectors from `column`.
 template <size_t kRows, size_t kVectors, bool kPrefetch, class Words, class D>
@@ -92,8 +100,7 @@ HWY_NOINLINE void multiply_tile(D d, const Product& p, size_t row, size_t column
   for (size_t v = 0; v < kVectors; ++v) hn::StoreU(sums[r][v], d, c + r * p.c_stride + v * kLanes);
 }
 
-// kRows rows, columns [begin, end): a multiple of the lanes. The widest tiles prefetch, where rows
-// are few: with many the hardware's own prefetch has time enough.
+// kRows rows, columns [begin, end): a multiple of the lanes. The widest tiles prefetch.
 template <size_t kRows, size_t kVectors, bool kPrefetch, class Words, class D>
 HWY_INLINE void multiply_rows(D d, const Product& p, size_t row, size_t begin, size_t end) {
   constexpr size_t kColumns = kVectors * hwy::HWY_NAMESPACE::MaxLanes(D());
@@ -109,12 +116,12 @@ HWY_INLINE void multiply_rows(D d, const Product& p, size_t row, size_t begin, s
     multiply_rows<kRows, kVectors / 2, false, Words>(d, p, row, begin, end);
 }
 
-// Columns [begin, end): a multiple of the lanes. Tiles are at most kMost vectors wide: 1 where
-// columns are few, so that less code is made.
-template <class Words, size_t kMost = 8, class D>
-void multiply(D d, const Product& p, size_t begin, size_t end) {
+// As b lies. Columns [begin, end): a multiple of the lanes. Tiles are at most kMost vectors wide: 1
+// where columns are few, so that less code is made.
+template <class Words, size_t kMost, class D>
+void multiply_in_place(D d, const Product& p, size_t begin, size_t end) {
   constexpr bool kPrefetch = kMost > 1;
-  constexpr size_t kMany = HWY_MIN(kMost, kManyRegisters ? 4 : 2), kFew = HWY_MIN(kMost, 4);
+  constexpr size_t kMany = HWY_MIN(kMost, kVectorsOfMany), kFew = HWY_MIN(kMost, 4);
   for (size_t row = 0; row < p.rows;) {
     const size_t rest = p.rows - row;
     if (rest == 4 || rest == 7 || rest == 8) {
@@ -134,6 +141,57 @@ void multiply(D d, const Product& p, size_t begin, size_t end) {
       row += 1;
     }
   }
+}
+
+// Many rows: a piece of b is read once, line after line, and made f32 in the order in which tiles
+// read it; the tiles then find it in the first cache.
+template <class Words, class D>
+HWY_NOINLINE void multiply_packed(D d, const Product& p, size_t begin, size_t end) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  constexpr size_t kLanes = hn::MaxLanes(D());
+  constexpr size_t kTile = kVectorsOfMany * kLanes;
+  constexpr size_t kColumns = 64, kSteps = 64, kLine = 64;
+  static_assert(kColumns % kTile == 0);
+  alignas(64) float packed[kColumns * kSteps];  // [tile][step][column of the tile]
+  for (size_t column = begin; column < end; column += kColumns) {
+    const size_t columns = HWY_MIN(kColumns, end - column);
+    for (size_t step = 0; step < p.steps; step += kSteps) {
+      const size_t steps = HWY_MIN(kSteps, p.steps - step);
+      const size_t offset = step * p.b_stride + column * Words::kBytes;
+      for (size_t s = 0; s < steps; ++s) {
+        const std::byte* b = p.b + offset + s * p.b_stride;
+        if (p.next != nullptr)
+          for (size_t line = 0; line < columns * Words::kBytes; line += kLine)
+            __builtin_prefetch(p.next + offset + s * p.b_stride + line, 0, 2);
+        for (size_t i = 0; i < columns; i += kLanes)
+          hn::Store(Words::load(d, b + i * Words::kBytes), d,
+                    packed + i / kTile * kTile * kSteps + s * kTile + i % kTile);
+      }
+      for (size_t i = 0; i < columns; i += kTile) {
+        const Product tile{.a = p.a + step,
+                           .a_stride = p.a_stride,
+                           .rows = p.rows,
+                           .b = reinterpret_cast<const std::byte*>(packed + i * kSteps),
+                           .b_stride = kTile * sizeof(float),
+                           .steps = steps,
+                           .next = nullptr,
+                           .c = p.c + column + i,
+                           .c_stride = p.c_stride,
+                           .from_zero = p.from_zero && step == 0};
+        multiply_in_place<Floats, kVectorsOfMany>(d, tile, 0, HWY_MIN(kTile, columns - i));
+      }
+    }
+  }
+}
+
+// Columns [begin, end): a multiple of the lanes.
+template <class Words, size_t kMost = 8, class D>
+void multiply(D d, const Product& p, size_t begin, size_t end) {
+  constexpr size_t kManyRows = 12;
+  if (kMost > 1 && p.rows >= kManyRows)
+    multiply_packed<Words>(d, p, begin, end);
+  else
+    multiply_in_place<Words, kMost>(d, p, begin, end);
 }
 
 }  // namespace cairn::HWY_NAMESPACE

@@ -38,6 +38,9 @@ constexpr uint32_t kTileRows =
 constexpr uint32_t kStepRows =
     6;  // rows that see different positions are taken about so many at a time
 constexpr uint32_t kAheadPositions = 64;  // how far prefetches run ahead, per head
+// Between the scores of two rows: one line more than a block, or all rows would share a few sets of
+// the first cache.
+constexpr uint64_t kScoreStride = kBlockPositions + 16;
 constexpr float kLog2E = 1.44269504f;
 
 struct AlignedDelete {
@@ -256,8 +259,8 @@ Scratch take_scratch(Carver& carver, const Call& call, uint64_t rows) {
       scratch.prepared[form][i] = carver.take<std::byte>(
           rows * call.forms[form].scored[i].place->codec.geometry.prepared_bytes);
   scratch.query = carver.take<float>(call.query_width);
-  scratch.scores = carver.take<float>(rows * kBlockPositions);
-  if (call.forms[0].scored_count > 1) scratch.more = carver.take<float>(rows * kBlockPositions);
+  scratch.scores = carver.take<float>(rows * kScoreStride);
+  if (call.forms[0].scored_count > 1) scratch.more = carver.take<float>(rows * kScoreStride);
   scratch.output = carver.take<float>(call.value_width);
   scratch.block = take_partials(carver, call, rows);
   scratch.segment = take_partials(carver, call, rows);
@@ -351,7 +354,7 @@ class Worker {
   float* o_of(const Partials& partials, uint32_t form, uint32_t row) const {
     return partials.o[form] + row * call_.forms[form].partial_floats();
   }
-  float* scores_of(uint32_t row) const { return scratch_.scores + uint64_t{row} * kBlockPositions; }
+  float* scores_of(uint32_t row) const { return scratch_.scores + uint64_t{row} * kScoreStride; }
 
   void prepare_queries() {
     const float factor = call_.queries.scale * kLog2E;
@@ -541,14 +544,14 @@ class Worker {
                        float* scores = (i == 0 ? scores_of(row) : more_of(row)) + column;
                        scored.functions->scores(scored.place->codec,
                                                 prepared_of(stretch.form, i, row), rows, records,
-                                                scores, kBlockPositions);
+                                                scores, kScoreStride);
                        if (i > 0) add_scores(row, rows, column, stretch.count);
                      });
       }
     });
   }
 
-  float* more_of(uint32_t row) const { return scratch_.more + uint64_t{row} * kBlockPositions; }
+  float* more_of(uint32_t row) const { return scratch_.more + uint64_t{row} * kScoreStride; }
 
   void add_scores(uint32_t row, uint32_t rows, Pos column, uint32_t count) const {
     for (uint32_t r = row; r < row + rows; ++r)
@@ -570,10 +573,9 @@ class Worker {
       const AttendForm& form = call_.forms[stretch.form];
       each_records(
           *form.value, queries, stretch, [&](const Records& records, uint32_t row, uint32_t rows) {
-            form.value_functions->accumulate(form.value_codec(),
-                                             scores_of(row) + (stretch.index - block_.begin),
-                                             kBlockPositions, rows, stretch.index, records,
-                                             o_of(scratch_.block, stretch.form, row));
+            form.value_functions->accumulate(
+                form.value_codec(), scores_of(row) + (stretch.index - block_.begin), kScoreStride,
+                rows, stretch.index, records, o_of(scratch_.block, stretch.form, row));
           });
     });
   }
