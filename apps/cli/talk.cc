@@ -96,8 +96,8 @@ Result<void> Talk::prepare(const Config& config) {
 Result<void> Talk::prepare_drafts(const Config& config) {
   if (!options_.draft.empty()) {
     const std::string path = CAIRN_TRY(find_model(config, options_.draft));
-    auto small = CAIRN_TRY(
-        load_model(path, {.threads = threads_of(options_), .cache_folder = config.cache_folder}));
+    auto small =
+        CAIRN_TRY(load_model(path, {.beside = model_.get(), .cache_folder = config.cache_folder}));
     const Scheme scheme = CAIRN_TRY(parse_scheme("f16"));
     drafter_ = CAIRN_TRY(DraftModel::make(std::move(small), *model_, memory_, scheme, *sampler_));
   } else if (options_.most_drafts() > 0 && model_->draft_head() != nullptr) {

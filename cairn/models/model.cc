@@ -56,7 +56,7 @@ struct Model::Parts {
   const Architecture* architecture;
   std::optional<Tokenizer> tokenizer;
   std::unique_ptr<Network> network;
-  std::unique_ptr<Executor> executor;
+  std::shared_ptr<Executor> executor;
   ModelSpec spec;
 };
 
@@ -80,7 +80,11 @@ DraftHead::DraftHead(const Network& network, Executor& executor, const ModelSpec
 }
 
 Result<std::unique_ptr<Model>> load_model(const std::string& path, const ModelOptions& options) {
-  auto executor = CAIRN_TRY(Executor::make(options.threads));
+  std::shared_ptr<Executor> executor;
+  if (options.beside != nullptr)
+    executor = options.beside->executor_;
+  else
+    executor = CAIRN_TRY(Executor::make(options.threads));
   Weights weights = CAIRN_TRY(open_weights(path, options.expand));
   const Architecture* architecture = CAIRN_TRY(architecture_of(weights));
   auto network = CAIRN_TRY(architecture->make(weights));
