@@ -85,6 +85,12 @@ Result<void> DraftModel::guess(SeqId branch, uint32_t most, std::vector<int32_t>
   }
 }
 
+void DraftModel::give_way() {
+  session_.drop(seq_);
+  seq_ = session_.start();
+  text_.clear();
+}
+
 std::vector<int32_t> DraftModel::propose(const Conversation& conversation, uint32_t most) {
   std::vector<int32_t> drafts;
   const Tokens tokens = conversation.tokens;

@@ -42,6 +42,7 @@ class DraftModel final : public Drafter {
                                                   const Sampler& sampler);
 
   std::vector<int32_t> propose(const Conversation& conversation, uint32_t most) override;
+  void give_way() override;
 
   // The small model's state of the conversation.
   const Session& session() const { return session_; }

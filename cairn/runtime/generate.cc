@@ -31,6 +31,7 @@ class Generation {
         options_(options),
         context_(options.context == 0 ? model.context_length()
                                       : std::min(options.context, model.context_length())),
+        drafter_(options.drafter),
         draft_length_(options.drafter == nullptr ? 0 : options.most_drafts) {}
 
   Result<Generated> run() {
@@ -87,7 +88,7 @@ class Generation {
     const auto tokens =
         std::span<const int32_t>(conversation_.tokens).subspan(length(), end - length());
     if (tokens.empty()) return {};
-    Step step = CAIRN_TRY(session_.plan({{.seq = conversation_.seq, .count = tokens.size()}}));
+    Step step = CAIRN_TRY(plan_needed(tokens.size()));
     const uint32_t last = static_cast<uint32_t>(tokens.size() - 1);
     const auto wanted = logits.empty() ? std::span<const uint32_t>() : std::span(&last, 1);
     CAIRN_TRY(model_.forward(step, tokens, wanted, logits.data(), hidden_for(tokens.size())));
@@ -98,9 +99,16 @@ class Generation {
 
   // Where the hidden states of the next `count` positions go; null: nobody wants them.
   float* hidden_for(Pos count) {
-    return options_.drafter == nullptr
-               ? nullptr
-               : options_.drafter->hidden_for(conversation_, length(), count);
+    return drafter_ == nullptr ? nullptr : drafter_->hidden_for(conversation_, length(), count);
+  }
+
+  // A step that the answer cannot go on without. A guess may not cost it: where memory is short, a
+  // drafter's state makes room.
+  Result<Step> plan_needed(Pos count) {
+    Result<Step> step = session_.plan({{.seq = conversation_.seq, .count = count}});
+    if (step || step.error().code != Code::NoSpace || drafter_ == nullptr) return step;
+    std::exchange(drafter_, nullptr)->give_way();
+    return session_.plan({{.seq = conversation_.seq, .count = count}});
   }
 
   // Where the step of the prefill that begins at `first` ends.
@@ -172,12 +180,12 @@ class Generation {
   Result<void> round() {
     std::vector<int32_t> tokens = draft();
     tokens.insert(tokens.begin(), conversation_.tokens.back());
-    Result<Step> planned = plan_round(tokens.size());
-    if (!planned && tokens.size() > 1) {  // there may be memory for a token, though not for drafts
-      tokens.erase(tokens.begin() + 1, tokens.end());
-      planned = plan_round(1);
+    std::optional<Step> planned = plan_drafts(tokens.size());
+    if (!planned) {  // there may be memory for a token, though not for drafts
+      tokens.resize(1);
+      planned = CAIRN_TRY(plan_needed(1));
     }
-    Step step = CAIRN_TRY(std::move(planned));
+    Step& step = *planned;
     std::vector<uint32_t> rows(tokens.size());
     std::iota(rows.begin(), rows.end(), 0);
     logits_.resize(rows.size() * model_.vocabulary());
@@ -197,21 +205,24 @@ class Generation {
     return {};
   }
 
-  Result<Step> plan_round(Pos count) {
-    return session_.plan({{.seq = conversation_.seq, .count = count}},
-                         count > 1 ? Round::yes : Round::no);
+  // A round over a token and its drafts; none: there are no drafts, or there is no room for them.
+  std::optional<Step> plan_drafts(Pos count) {
+    if (count == 1) return std::nullopt;
+    Result<Step> step = session_.plan({{.seq = conversation_.seq, .count = count}}, Round::yes);
+    if (!step) return std::nullopt;
+    return std::move(*step);
   }
 
   // What may follow the last token; as many as the answer, the context and the session have room
   // for.
   std::vector<int32_t> draft() {
+    if (drafter_ == nullptr) return {};
     const Pos length = draft_length_.next();
     const Pos run = std::max<Pos>(1, session_.max_run(conversation_.seq));
     const Pos most = std::min({length, options_.max_tokens - result_.tokens.size() - 1,
                                context_ - conversation_.tokens.size() - 1, run - 1});
     if (most == 0) return {};
-    std::vector<int32_t> drafts =
-        options_.drafter->propose(conversation_, static_cast<uint32_t>(most));
+    std::vector<int32_t> drafts = drafter_->propose(conversation_, static_cast<uint32_t>(most));
     const auto is_wrong = [&](int32_t token) {
       return token < 0 || static_cast<uint32_t>(token) >= model_.vocabulary();
     };
@@ -226,7 +237,7 @@ class Generation {
     result_.stats.drafted += drafted;
     result_.stats.accepted += accepted;
     draft_length_.learn(drafted, accepted);
-    options_.drafter->accepted(accepted);
+    drafter_->accepted(accepted);
   }
 
   Model& model_;
@@ -238,6 +249,7 @@ class Generation {
   std::vector<float> logits_;     // of the last token, or a round's; empty: not computed
   std::optional<Finish> finish_;  // once the answer has ended
   Clock::time_point first_token_;
+  Drafter* drafter_;  // null: none, or it gave way
   DraftLength draft_length_;
   Generated result_;
 };

@@ -33,6 +33,7 @@ class HeadDrafter final : public Drafter {
 
   std::vector<int32_t> propose(const Conversation& conversation, uint32_t most) override;
   float* hidden_for(const Conversation& conversation, Pos first, Pos count) override;
+  void give_way() override { restart(0); }
 
   // The head's state.
   const Session& session() const { return session_; }

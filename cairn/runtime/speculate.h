@@ -46,6 +46,10 @@ class Drafter {
   // The first `count` tokens of the last proposal are the conversation's now, and computed; one
   // token that the model chose follows them.
   virtual void accepted(uint32_t count) { (void)count; }
+
+  // There is no memory for the model's next step: what this drafter's own state takes goes. It is
+  // not asked again in this answer.
+  virtual void give_way() {}
 };
 
 // What followed the newest of the places that agree longest with the end of the text, for texts

@@ -78,6 +78,7 @@ class Asked {
   }
 
   Memory memory_;
+  std::optional<Memory> limited_;
   std::unique_ptr<Model> model_;
   std::optional<Session> session_;
   Sampler sampler_ = must(make_sampler({}));
@@ -253,6 +254,27 @@ TEST_F(LlamaDraft, WithoutMemoryForTheSmallModelTheAnswerIsTheSame) {
   const Generated result = answer(drafted, drafter("llama", "f16", small_memory).get());
   EXPECT_EQ(drafted.tokens, plain.tokens);
   EXPECT_EQ(result.stats.drafted, 0u);
+}
+
+// A guess costs no answer: what the small model holds goes when the model needs another page.
+TEST_F(LlamaDraft, GivesWayWhereTheModelNeedsTheMemory) {
+  constexpr uint64_t kLong = 60;
+  const Tokens prompt = random_tokens(random_, 40, 320);
+  Conversation plain{session_->start(), prompt};
+  answer(plain, nullptr, {}, kLong);
+  limited_.emplace(
+      MemoryOptions{.max_bytes = session_->peak_bytes_for(plain.tokens.size(), prompt.size())});
+  session_.emplace(must(open_session(model_->spec(), must(parse_scheme("f16")), *limited_)));
+  const auto small = drafter("llama", "f16", *limited_);
+  Conversation drafted{session_->start(), prompt};
+  Pos most_held = 0;
+  const Generated result = answer(
+      drafted, small.get(),
+      [&] { most_held = std::max(most_held, small->session().length(small->seq())); }, kLong);
+  EXPECT_EQ(drafted.tokens, plain.tokens);
+  EXPECT_GT(result.stats.drafted, 0u);
+  EXPECT_GT(most_held, prompt.size());
+  EXPECT_EQ(small->session().length(small->seq()), 0u);
 }
 
 // Shares of every answer of four tokens, of the two likeliest each.
