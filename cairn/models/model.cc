@@ -56,7 +56,8 @@ struct Model::Parts {
   const Architecture* architecture;
   std::optional<Tokenizer> tokenizer;
   std::unique_ptr<Network> network;
-  std::shared_ptr<Executor> executor;
+  std::unique_ptr<Executor> own_executor;
+  Executor* executor;
   ModelSpec spec;
 };
 
@@ -65,7 +66,8 @@ Model::Model(Parts parts)
       architecture_(parts.architecture->name),
       tokenizer_(std::move(parts.tokenizer)),
       network_(std::move(parts.network)),
-      executor_(std::move(parts.executor)),
+      own_executor_(std::move(parts.own_executor)),
+      executor_(parts.executor),
       spec_(std::move(parts.spec)),
       pass_(std::make_unique<ForwardPass>(*network_, *executor_)) {
   if (const Network* head = network_->draft_head())
@@ -80,11 +82,9 @@ DraftHead::DraftHead(const Network& network, Executor& executor, const ModelSpec
 }
 
 Result<std::unique_ptr<Model>> load_model(const std::string& path, const ModelOptions& options) {
-  std::shared_ptr<Executor> executor;
-  if (options.beside != nullptr)
-    executor = options.beside->executor_;
-  else
-    executor = CAIRN_TRY(Executor::make(options.threads));
+  std::unique_ptr<Executor> own_executor;
+  if (options.beside == nullptr) own_executor = CAIRN_TRY(Executor::make(options.threads));
+  Executor* executor = own_executor ? own_executor.get() : options.beside->executor_;
   Weights weights = CAIRN_TRY(open_weights(path, options.expand));
   const Architecture* architecture = CAIRN_TRY(architecture_of(weights));
   auto network = CAIRN_TRY(architecture->make(weights));
@@ -99,7 +99,7 @@ Result<std::unique_ptr<Model>> load_model(const std::string& path, const ModelOp
   CAIRN_TRY(validate(spec, builtin()));
   return std::unique_ptr<Model>(
       new Model({std::move(weights), architecture, std::move(tokenizer), std::move(network),
-                 std::move(executor), std::move(spec)}));
+                 std::move(own_executor), executor, std::move(spec)}));
 }
 
 }  // namespace cairn

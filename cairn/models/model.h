@@ -32,8 +32,9 @@ class Model;
 
 struct ModelOptions {
   uint32_t threads = 1;
-  // Shares this model's threads instead: one thread at a time calls either. Two models that run by
-  // turns need it, since threads that wait for one graph spin in the way of the other's. Null: own.
+  // Shares the threads of this model, which outlives the new one; one thread at a time calls
+  // either. Two models that run by turns need it: threads that wait for one's next graph spin in
+  // the way of the other's. Null: it has its own.
   const Model* beside = nullptr;
   Expand expand = Expand::no;
   std::string cache_folder;  // for the identity, see identity.h; empty: only beside the model
@@ -117,7 +118,8 @@ class Model {
   std::string_view architecture_;
   std::optional<Tokenizer> tokenizer_;
   std::unique_ptr<Network> network_;
-  std::shared_ptr<Executor> executor_;
+  std::unique_ptr<Executor> own_executor_;  // null: it runs beside another model
+  Executor* executor_;
   ModelSpec spec_;
   std::unique_ptr<ForwardPass> pass_;
   std::unique_ptr<DraftHead> draft_head_;

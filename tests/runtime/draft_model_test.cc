@@ -50,8 +50,8 @@ class Asked {
   }
 
   std::unique_ptr<DraftModel> drafter(const char* small, const char* scheme, Memory& memory) {
-    return must(DraftModel::make(must(load_model(oracle(small), {})), *model_, memory,
-                                 must(parse_scheme(scheme)), sampler_));
+    return must(DraftModel::make(must(load_model(oracle(small), {.beside = model_.get()})), *model_,
+                                 memory, must(parse_scheme(scheme)), sampler_));
   }
 
   Generated answer(Conversation& conversation,
