@@ -94,14 +94,11 @@ void DraftModel::give_way() {
 std::vector<int32_t> DraftModel::propose(const Conversation& conversation, uint32_t most) {
   std::vector<int32_t> drafts;
   const Tokens tokens = conversation.tokens;
-  const Pos context = small_->context_length();
-  if (tokens.empty() || tokens.size() > context || !catch_up(tokens)) return drafts;
+  if (tokens.empty() || most == 0 || !catch_up(tokens)) return drafts;
   if (text_.size() < tokens.size()) return drafts;  // the rest in the next rounds
-  most = static_cast<uint32_t>(std::min<Pos>(most, context - tokens.size() + 1));
-  if (most == 0) return drafts;
   guesser_.resume(sampler_.state());
   const SeqId branch = session_.fork(seq_);
-  (void)guess(branch, most, drafts);  // after an error: what was guessed so far
+  (void)guess(branch, most, drafts);  // past its context, or out of memory: what it has so far
   session_.drop(branch);
   text_.resize(tokens.size());
   return drafts;
