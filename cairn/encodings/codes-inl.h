@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "cairn/encodings/codes.h"
 #include "cairn/kernels/sums-inl.h"
@@ -276,7 +277,7 @@ class Lines {
 
 // Rows [row, row + kRows) x kVectors vectors of positions. kBits: of a code in the words.
 template <uint32_t kBits, bool kOffsets, size_t kRows, size_t kVectors>
-HWY_INLINE void score_tile(
+HWY_NOINLINE void score_tile(
     const Scored& scored, const Keys& keys, Lines& next, size_t row, size_t from, size_t to) {
   constexpr size_t kPairs = 16 / kBits;  // in a word
   const hn::ScalableTag<float> d;
@@ -355,7 +356,7 @@ HWY_INLINE void score_tile(
 }
 
 template <uint32_t kBits, bool kOffsets, size_t kRows>
-HWY_NOINLINE void score_rows(const Scored& scored, const Keys& keys, size_t row, size_t count) {
+void score_rows(const Scored& scored, const Keys& keys, size_t row, size_t count) {
   constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<float>());
   Lines next(keys);
   size_t from = 0;
@@ -504,8 +505,8 @@ void multiply_columns(const Product& product, size_t begin, size_t end) {
   if (middle < end) multiply<Numbers>(eight, product, middle, end);
 }
 
-// accumulate of RecordFunctions. Numbers: what a code is before its scale, see tile-inl.h;
-// kHasBiases: plane 2 is there.
+// accumulate of RecordFunctions. Numbers: what a code is before its scale, as in tile-inl.h; what
+// takes more than a conversion is done once for all rows. kHasBiases: plane 2 is there.
 template <class Numbers, bool kHasBiases>
 void add_codes(const Shape& shape,
                const float* weights,
@@ -515,8 +516,10 @@ void add_codes(const Shape& shape,
                const Records& in,
                float* partial,
                size_t partial_floats) {
+  constexpr bool kInPlace = std::is_same_v<Numbers, CodeBytes>;
   const PlaneRun& plane = in.planes[kCodes];
   const bool is_direct = shape.bits == 8 && plane.word_stride == 4;
+  alignas(64) float numbers[kInPlace ? 1 : kChunk * kMaxGroup];
   alignas(64) float scaled[kRowsAtOnce * kChunk], scales[kChunk], biases[kChunk];
   uint8_t unpacked[kStreamBytes * kChunk];
   for (uint32_t p = 0; p < in.count; p += kChunk) {
@@ -535,6 +538,12 @@ void add_codes(const Shape& shape,
       const uint32_t column = g * shape.group;
       read_numbers(shape, in, kScales, g, p, count, scales);
       if constexpr (kHasBiases) read_numbers(shape, in, kBiases, g, p, count, biases);
+      if constexpr (!kInPlace)
+        for (uint32_t k = 0; k < count; ++k)
+          each_vector(shape.group, [&](auto d, uint32_t i) HWY_ATTR {
+            hn::StoreU(Numbers::load(d, codes + k * code_stride + column + i), d,
+                       numbers + k * shape.group + i);
+          });
       for (uint32_t row = 0; row < rows; row += kRowsAtOnce) {
         float* sums = partial + row * partial_floats;
         const uint32_t some = std::min(kRowsAtOnce, rows - row);
@@ -546,17 +555,25 @@ void add_codes(const Shape& shape,
           else
             for (uint32_t i = 0; i < count; ++i) scaled[r * kChunk + i] = w[i] * scales[i];
         }
-        multiply_columns<Numbers>({.a = scaled,
-                                   .a_stride = kChunk,
-                                   .rows = some,
-                                   .b = codes,
-                                   .b_stride = code_stride,
-                                   .steps = count,
-                                   .next = row == 0 ? next : nullptr,
-                                   .c = sums,
-                                   .c_stride = partial_floats,
-                                   .from_zero = false},
-                                  column, column + shape.group);
+        Product product{.a = scaled,
+                        .a_stride = kChunk,
+                        .rows = some,
+                        .b = codes,
+                        .b_stride = code_stride,
+                        .steps = count,
+                        .next = row == 0 ? next : nullptr,
+                        .c = sums,
+                        .c_stride = partial_floats,
+                        .from_zero = false};
+        if constexpr (kInPlace) {
+          multiply_columns<Numbers>(product, column, column + shape.group);
+        } else {
+          product.b = reinterpret_cast<const std::byte*>(numbers);
+          product.b_stride = shape.group * sizeof(float);
+          product.next = nullptr;
+          product.c += column;
+          multiply_columns<Floats>(product, 0, shape.group);
+        }
       }
     }
   }
