@@ -210,7 +210,7 @@ SNIPPETS = [
     ("ownership", "tests/io/a_test.cc", "std::shared_ptr<int> a;", 0),
     ("paths", "docs/a.md", "see " + "/ho" + "me/someone/notes", 1),
     ("paths", "tools/a.sh", "cd " + "/wo" + "rk/tree\ncd " + "/ro" + "ot/x", 2),
-    ("paths", "docs/a.md", "the frame/work/flow of ~/ho" + "me/x", 0),
+    ("paths", "docs/a.md", "the frame/wo" + "rk/flow of ~/ho" + "me/x", 0),
 ]
 
 
