@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cairn/core/hash.h"
+
 namespace cairn {
 namespace {
 
@@ -89,6 +91,23 @@ size_t PayloadFormat::group_of(uint32_t part) const {
   size_t group = 0;
   while (groups_[group].is_recurrent || part-- > 0) ++group;
   return group;
+}
+
+Digest PayloadFormat::layouts() const {
+  std::vector<uint64_t> numbers;
+  const auto add = [&](const PageLayout& layout) {
+    for (const SlotPlace& slot : layout.slots)
+      for (const FamilyPlace& family : slot.families)
+        for (const PlanePlace& plane : family.planes)
+          numbers.insert(numbers.end(), {plane.offset, plane.head_bytes, plane.position_stride,
+                                         plane.word_stride, plane.record_bytes});
+    numbers.push_back(layout.page_bytes);
+  };
+  for (const Group& group : groups_) {
+    add(group.encoded);
+    if (group.exact) add(*group.exact);
+  }
+  return Sha256().add(std::as_bytes(std::span(numbers))).digest();
 }
 
 void PayloadFormat::fill_span(

@@ -50,6 +50,10 @@ class PayloadFormat {
   // Of the page that starts at `first`, in a sequence whose positions below exact_end are exact.
   const PageLayout& layout(size_t group, Pos first, Pos exact_end) const;
 
+  // What the bytes of a span are: where its pages have every plane. Spans of another layout are not
+  // ours, so it is part of their names.
+  Digest layouts() const;
+
   // `part` counts the positional groups: it is that of the span's key.
   size_t group_of(uint32_t part) const;
   void fill_span(

@@ -12,9 +12,6 @@
 namespace cairn {
 namespace {
 
-// Part of every root: what a page's bytes are, beyond what the fingerprint says.
-constexpr std::string_view kPageLayoutVersion = "cairn-pages-1";
-
 constexpr int kMostTries = 16;  // each finds less than the one before
 
 constexpr std::string_view kTokens = "cairn.tokens";  // an attachment of our own
@@ -88,10 +85,11 @@ Prefixes::Prefixes(const Session& session,
                                    {"page_positions", session.page_positions()}})
                .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
   about_.pop_back();  // the form follows
+  const Digest layouts = format_->layouts();
   for (const bool is_exact : {false, true})
     (is_exact ? exact_root_ : encoded_root_) =
-        named(options_.secret, {"span", kPageLayoutVersion, as_text(fingerprint),
-                                options_.name_space, positions, is_exact ? "exact" : "encoded"});
+        named(options_.secret, {"span", as_text(layouts), as_text(fingerprint), options_.name_space,
+                                positions, is_exact ? "exact" : "encoded"});
 }
 
 PagePool& Prefixes::pool(size_t group, Pos first, bool is_exact) const {

@@ -234,6 +234,18 @@ TEST(Prefixes, TheNewestMarkOfAConversationReplacesItsOlderOnes) {
 }
 
 // Plans never fail because of what is merely remembered.
+// A span's bytes are those of a page, so a page that is laid out otherwise has other names.
+TEST(Prefixes, NameSpansByTheirLayout) {
+  const auto layouts = [](const std::string& scheme, uint32_t page_positions) {
+    Host host({.name = "", .slots = {plain()}, .scheme = scheme, .page_positions = page_positions});
+    return PayloadFormat(host.session()).layouts();
+  };
+  EXPECT_EQ(layouts("turbo-k8v3", 16), layouts("turbo-k8v3", 16));
+  EXPECT_NE(layouts("turbo-k8v3", 16), layouts("turbo-k8v3", 32));
+  EXPECT_NE(layouts("bf16", 16), layouts("bf16-keep16", 16));
+  EXPECT_NE(layouts("affine4-g32", 16), layouts("turbo-k4v4", 16));
+}
+
 // Tells 30 conversations of 300 tokens, none of which stays open.
 void tell_many(Host& host) {
   Random random(12);
