@@ -535,14 +535,13 @@ Result<Geometry> geometry(const Params& params, uint32_t width) {
                          .words_first = shape.is_native()};
   };
   const std::string_view dtype = kDtypeTensors[static_cast<size_t>(shape.dtype)];
-  const uint64_t prepared = shape.query_offset() + shape.query_numbers() * sizeof(int16_t);
   return Geometry{
       .planes = {plane("codes", "U32", shape.record_words(), 4),
                  plane("scales", dtype, shape.groups, bytes_of(shape.dtype)),
                  plane("biases", dtype, shape.groups, bytes_of(shape.dtype))},
       .error_bound = error_bound(shape),
-      .prepared_bytes = static_cast<uint32_t>(round_up(prepared, 64)),
-      .partial_floats = shape.bias_offset() + shape.groups * kSums,
+      .prepared_bytes = shape.prepared_bytes(),
+      .partial_floats = shape.partial_floats(),
   };
 }
 

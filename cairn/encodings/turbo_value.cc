@@ -236,7 +236,7 @@ void scores(const Codec& codec,
     load_halves(in, kRms, in.first + p, count, groups, scales);
     for (uint32_t row = 0; row < rows; row += kRowsAtOnce) {
       const uint32_t row_count = std::min(kRowsAtOnce, rows - row);
-      std::memset(sums, 0, sizeof(sums));
+      std::memset(sums, 0, row_count * sizeof(sums[0]));
       for (uint32_t group = 0; group < groups; ++group) {
         const Product product{
             .a = reinterpret_cast<const float*>(prepared) + row * query_stride + group * kGroup,
