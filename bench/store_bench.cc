@@ -1,6 +1,7 @@
 // What the store costs and saves, each as a ratio within one run: restoring a conversation over raw
 // direct reads, writing behind over raw direct writes, decoding with and without writing behind,
-// looking a long prompt up among a million spans, what a turn writes, what a hit in RAM copies.
+// looking a long prompt up among a million spans, what a turn writes, what a hit in RAM copies,
+// whether a miss tells one tenant by its time what another has stored.
 //
 //   store_bench [--json] [--folder DIR] [--model PATH] [--pairs N] [--spans N]
 //
@@ -9,7 +10,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -69,14 +72,15 @@ std::vector<int32_t> random_tokens(size_t count) {
 
 // A process with a store.
 struct Host {
-  explicit Host(Store* store)
+  explicit Host(Store* store, std::string secret = {})
       : session(
             must(open_session({.identity = sha256("bench"),
                                .slots = std::vector(30, attention({.heads = 3, .head_dim = 64}))},
                               must(parse_scheme("f16")),
                               memory))),
         tiers(memory, store),
-        prefixes(must(Prefixes::make(session, tiers, {.threads = kThreads}))) {}
+        prefixes(must(
+            Prefixes::make(session, tiers, {.secret = std::move(secret), .threads = kThreads}))) {}
 
   void append(SeqId seq, Pos count) {
     std::vector<float> numbers(count * 3 * 64);
@@ -337,6 +341,69 @@ std::vector<Row> lookup_rows(const Options& options) {
                    {{"ms", median(probing)}, {"records", records}, {"filling_s", filling}})};
 }
 
+// The probability of such a difference between two samples if they are of one distribution: the
+// two-sample Kolmogorov-Smirnov test with Stephens' correction.
+double ks_probability(std::vector<double> a, std::vector<double> b) {
+  std::ranges::sort(a);
+  std::ranges::sort(b);
+  const double a_count = static_cast<double>(a.size()), b_count = static_cast<double>(b.size());
+  double most = 0;
+  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    const double x = std::min(a[i], b[j]);
+    while (i < a.size() && a[i] <= x) ++i;
+    while (j < b.size() && b[j] <= x) ++j;
+    most = std::max(most,
+                    std::abs(static_cast<double>(i) / a_count - static_cast<double>(j) / b_count));
+  }
+  const double root = std::sqrt(a_count * b_count / (a_count + b_count));
+  const double lambda = (root + 0.12 + 0.11 / root) * most;
+  double p = 0;
+  for (int k = 1; k <= 100; ++k)
+    p += (k % 2 != 0 ? 2 : -2) * std::exp(-2.0 * k * k * lambda * lambda);
+  return std::clamp(p, 0.0, 1.0);
+}
+
+// Whether one tenant can tell by the clock what another has told the store.
+Row tenant_row(const Options& options) {
+  constexpr size_t kWarmUp = 300, kSamples = 2000;
+  const std::string folder = options.folder + "/tenant";
+  const auto store = open(folder);
+  std::vector<std::vector<int32_t>> theirs, nobodys;
+  {
+    Host alice(store.get(), "alice");
+    while (theirs.size() < kWarmUp + kSamples) {
+      theirs.push_back(random_tokens(65));
+      nobodys.push_back(random_tokens(65));
+      const SeqId seq = alice.session.start();
+      alice.append(seq, 64);
+      Published published;
+      alice.prefixes.publish(alice.session, seq, theirs.back(), published);
+      alice.session.drop(seq);
+    }
+    expect_durable(alice);
+  }
+  Host bob(store.get(), "bob");
+  const auto miss = [&](const std::vector<int32_t>& prompt) {
+    return 1e6 * seconds_of([&] {
+             if (bob.prefixes.longest(prompt) != 0) std::exit(1);
+           });
+  };
+  std::vector<double> known, unknown;
+  for (size_t i = 0; i < kWarmUp + kSamples; ++i) {
+    const bool known_first = random_bits() % 2 == 0;
+    const double first = miss((known_first ? theirs : nobodys)[i]);
+    const double second = miss((known_first ? nobodys : theirs)[i]);
+    if (i < kWarmUp) continue;
+    known.push_back(known_first ? first : second);
+    unknown.push_back(known_first ? second : first);
+  }
+  fs::remove_all(folder);
+  return make_row("store/tenant",
+                  "p that a miss takes as long for another tenant's prompt as for nobody's",
+                  {ks_probability(known, unknown)}, "higher", 0.05, 0.01,
+                  {{"known_us", median(known)}, {"unknown_us", median(unknown)}});
+}
+
 #ifdef CAIRN_HAS_MODELS
 Row decode_row(const Options& options) {
   constexpr Pos kPrompt = 256, kTokens = 96;
@@ -388,6 +455,7 @@ int run(const Options& options) {
   };
   add(transfer_rows(options));
   add(turn_rows(options));
+  add({tenant_row(options)});
 #ifdef CAIRN_HAS_MODELS
   add({decode_row(options)});
 #endif

@@ -56,7 +56,8 @@ class PageRef {
   bool is_shared() const;  // somebody else holds it too: copy before writing
   std::byte* data() const { return page_->data; }
   uint64_t bytes() const;
-  uint64_t cost() const;  // bytes that it counts against the limit
+  uint64_t cost()
+      const;  // bytes that it takes, and counts against the limit: bytes() or a few more
   explicit operator bool() const { return page_ != nullptr; }
   bool operator==(const PageRef& other) const { return page_ == other.page_; }
 

@@ -55,7 +55,10 @@ struct Store::State {
   Result<void> write(std::span<const NewRecord> records);
   Result<Records> missing(const Records& records);
   Result<Index::Inserted> append(const Records& records, const Records& used);
+  Result<IndexedRecord> row_of(const StoredRecord& record);
   Result<std::span<const std::byte>> read(const IndexedRecord& row, AlignedBuffer& buffer);
+  tl::unexpected<Error> refuse(const IndexedRecord& row, const Error& error);
+  tl::unexpected<Error> set_aside(const IndexedRecord& row, const std::string& damage);
   Result<void> evict(int64_t before, uint64_t expected_excess);
   Result<void> give_back_freed();
   Result<void> unlink_empty();
@@ -136,32 +139,60 @@ Result<void> Store::for_each(const std::function<bool(const StoredRecord&)>& vis
 // --- reading ---------------------------------------------------------------------------------
 
 Result<std::span<const std::byte>> Store::read(const StoredRecord& record, AlignedBuffer& buffer) {
-  const auto row = CAIRN_TRY(state_->index->find_row(record.row));
-  const bool is_same = row && row->record.info == record.info;
-  if (!is_same)
-    return fail(Code::NotFound, "{}: record {} is gone", state_->folder, hex(record.info.key.name));
-  return state_->read(*row, buffer);
+  return state_->read(CAIRN_TRY(state_->row_of(record)), buffer);
 }
 
-// What a row's record is told apart by: gone meanwhile (a miss), wrong for good, or an error that
-// may pass.
+Result<void> Store::read_into(const StoredRecord& record,
+                              std::span<std::byte> out,
+                              AlignedBuffer& buffer) {
+  const IndexedRecord row = CAIRN_TRY(state_->row_of(record));
+  const RecordInfo& info = row.record.info;
+  const uint64_t payload_bytes = stored_bytes(info) - header_bytes(info);
+  CAIRN_CHECK(out.size() >= payload_bytes &&
+                  reinterpret_cast<uintptr_t>(out.data()) % kDirectAlignment == 0,
+              "{}: {} bytes for a payload of {}, expected as many at an address of 4 KiB",
+              state_->folder, out.size(), payload_bytes);
+  const std::span<std::byte> header_room = CAIRN_TRY(buffer.reserve(header_bytes(info)));
+  const std::array parts{header_room.first(header_bytes(info)), out.first(payload_bytes)};
+  const auto got = state_->readers.read(row.place, parts);
+  if (!got) return state_->refuse(row, got.error());
+  const uint64_t header = std::min<uint64_t>(*got, parts[0].size());
+  const auto damage =
+      damage_of(parts[0].first(header), parts[1].first(*got - header), info, row.place);
+  if (damage) return state_->set_aside(row, *damage);
+  return {};
+}
+
+Result<IndexedRecord> Store::State::row_of(const StoredRecord& record) {
+  auto row = CAIRN_TRY(index->find_row(record.row));
+  if (!row || row->record.info != record.info)
+    return fail(Code::NotFound, "{}: record {} is gone", folder, hex(record.info.key.name));
+  return std::move(*row);
+}
+
 Result<std::span<const std::byte>> Store::State::read(const IndexedRecord& row,
                                                       AlignedBuffer& buffer) {
   const RecordInfo& info = row.record.info;
-  auto bytes = readers.read(row.place, stored_bytes(info), buffer);
-  std::optional<std::string> damage;
-  if (bytes)
-    damage = damage_of(*bytes, info, row.place);
-  else if (bytes.error().code == Code::NotFound || bytes.error().code == Code::BadInput)
-    damage = bytes.error().message;
-  else
-    return bytes;
-  if (!damage) return bytes->subspan(header_bytes(info), info.payload_bytes);
+  const auto bytes = readers.read(row.place, stored_bytes(info), buffer);
+  if (!bytes) return refuse(row, bytes.error());
+  if (const auto damage = damage_of(*bytes, info, row.place)) return set_aside(row, *damage);
+  return bytes->subspan(header_bytes(info), info.payload_bytes);
+}
 
+// A segment that is missing, or no file, is damage; other errors may pass.
+tl::unexpected<Error> Store::State::refuse(const IndexedRecord& row, const Error& error) {
+  if (error.code != Code::NotFound && error.code != Code::BadInput)
+    return tl::unexpected<Error>(error);
+  return set_aside(row, error.message);
+}
+
+// Bytes that are wrong for good, unless the record is gone meanwhile: a miss.
+tl::unexpected<Error> Store::State::set_aside(const IndexedRecord& row, const std::string& damage) {
+  const RecordInfo& info = row.record.info;
   const bool is_there = CAIRN_TRY(index->find_row(row.record.row)).has_value();
   if (!is_there) return fail(Code::NotFound, "{}: record {} is gone", folder, hex(info.key.name));
   const std::string reason = fmt::format("{}: record at byte {}: {}", path_of(row.place.segment),
-                                         row.place.offset, *damage);
+                                         row.place.offset, damage);
   CAIRN_TRY(index->set_aside(row.record.row, reason));
   return fail(Code::Corrupt, "{}", reason);
 }
