@@ -28,6 +28,6 @@ function(cairn_tests name)
   target_link_libraries(${name}_tests PRIVATE ${ARG_LINKS} cairn_test_support GTest::gtest GTest::gmock
                                               GTest::gtest_main)
   gtest_discover_tests(${name}_tests WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} TEST_PREFIX ${name}.
-                       DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${name} TIMEOUT 900
+                       DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES PROPERTIES LABELS ${name} TIMEOUT 900
                                                  PROCESSORS ${ARG_PROCESSORS})
 endfunction()
