@@ -1,11 +1,9 @@
 #include "cairn/state/sparse.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
-#include <numeric>
 #include <vector>
 
+#include "cairn/kernels/choice.h"
 #include "cairn/kernels/dispatch.h"
 
 namespace cairn {
@@ -43,7 +41,7 @@ class RowScorer {
         run_(run_of(view, row)),
         family_(index_family(*view.slot)),
         weights_(queries.weights + row * queries.heads),
-        head_scores_(size_t{queries.heads} * kBlockPositions) {
+        head_scores_(size_t{queries.heads} * kStride) {
     prepare(*view.slot, row, encoded_);
     if (view.exact != nullptr) prepare(*view.exact, row, exact_);
   }
@@ -59,21 +57,17 @@ class RowScorer {
           place.codec, reinterpret_cast<const std::byte*>((is_exact ? exact_ : encoded_).data()),
           queries_.heads,
           place.records(page, 0, static_cast<uint32_t>(in_page), static_cast<uint32_t>(count)),
-          head_scores_.data(), kBlockPositions);
-      for (Pos i = 0; i < count; ++i) scores[position + i] = weigh(i);
+          head_scores_.data(), kStride);
+      weigh_heads(head_scores_.data(), kStride, weights_, queries_.heads,
+                  static_cast<uint32_t>(count), scores + position);
       position += count;
     }
   }
 
  private:
-  float weigh(Pos column) {
-    float sum = 0;
-    for (uint32_t head = 0; head < queries_.heads; ++head) {
-      const float product = head_scores_.data()[head * kBlockPositions + column];
-      sum = std::fma(weights_[head], product > 0 || std::isnan(product) ? product : 0.f, sum);
-    }
-    return sum;
-  }
+  // Between the products of two heads: one line more than the largest page, or all heads would
+  // share a few sets of the first cache.
+  static constexpr size_t kStride = 64 + 16;
 
   void prepare(const SlotPlace& slot, Pos row, AlignedFloats& prepared) {
     const Codec& codec = slot.families[family_].codec;
@@ -111,25 +105,14 @@ void choose(
   CAIRN_CHECK(out.row_stride >= k, "choose: room for {} positions a row, expected {}",
               out.row_stride, k);
   std::vector<float> scores;
-  std::vector<uint32_t> order;
+  std::vector<uint32_t> scratch;
   const Pos end = view.rows * (part.index + 1) / part.count;
   for (Pos row = view.rows * part.index / part.count; row < end; ++row) {
     const RunView& run = run_of(view, row);
     const Pos seen = run.first + (row - run.row) + 1;
     scores.resize(seen);
     index_scores(view, queries, row, scores.data());
-    for (float& score : scores)
-      if (std::isnan(score)) score = -std::numeric_limits<float>::infinity();
-    order.resize(seen);
-    std::iota(order.begin(), order.end(), 0u);
-    const Pos count = std::min<Pos>(k, seen);
-    std::nth_element(order.begin(), order.begin() + static_cast<ptrdiff_t>(count), order.end(),
-                     [&](uint32_t a, uint32_t b) {
-                       return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
-                     });
-    std::sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(count));
-    std::copy_n(order.begin(), count, out.positions + row * out.row_stride);
-    out.counts[row] = static_cast<uint32_t>(count);
+    out.counts[row] = choose_best(scores, k, out.positions + row * out.row_stride, scratch);
   }
 }
 
