@@ -33,8 +33,11 @@ Each token of the text is predicted from a state in f32 and from one under each 
 the scheme's predictions are from those of f32, in nats a token: its mean with an interval that holds
 it 95 times in 100, and the one that 1 of 1,000 tokens exceeds. "same first" counts the tokens whose
 likeliest successor stays the same. Bits are those stored for a number of the state, scales and exact
-positions included. The time is the model's, over the whole text. A text of thousands of tokens of
-the sort that you work with tells most; each scheme takes about as long as reading it.
+positions included. "attention" is how far the attention's output is off for the same queries, keys
+and values, relative to its length. Greedy answers to 16 pieces of the text tell the drift: "differs
+at" is the token at which the middle one of them first differs from that of f32, "never" counts those
+that do not. The time is the model's, over the whole text. A text of thousands of tokens of the sort
+that you work with tells most; each scheme takes about as long as reading it.
 
 Quantized weights are multiplied by activations rounded to 8 bits. A change in the last bit of a
 state moves some of these by a whole step, so every scheme, f16 too, then costs at least a KL of
@@ -42,7 +45,8 @@ some thousandths. --expand shows what is the state's own.
 
 --json prints an array, an object for each scheme: scheme, kl_mean, kl_low, kl_high, kl_p999, top1,
 perplexity, reference_perplexity (of f32), bits_per_position (as above: the bits of a position over
-the numbers that it stores), tokens, seconds, is_recommended.
+the numbers that it stores), tokens, attention_error, drift_median (null: most answers never differ),
+drift_never (a share), seconds, is_recommended.
 )";
 
 constexpr std::string_view kUsualSchemes[] = {
@@ -74,21 +78,45 @@ std::string short_number(double number) {
                                          : fmt::format("{:.1e}", number);
 }
 
-std::string table_of(const Fidelity& measured) {
-  using enum Align;
-  Table table({left, right, right, left, right, right, right, right});
-  const auto time = [](double seconds) { return fmt::format("{:.1f} s", seconds); };
-  const auto perplexity = [](double number) { return fmt::format("{:.4f}", number); };
-  table.add({"scheme", "bits", "mean KL", "95 % interval", "KL 99.9 %", "same first", "perplexity",
-             "time"});
-  table.add(
-      {"f32", "32.00", "", "", "", "", perplexity(measured.perplexity), time(measured.seconds)});
-  for (const SchemeFidelity& scheme : measured.schemes)
-    table.add({scheme.scheme, fmt::format("{:.2f}", scheme.bits_per_number),
-               short_number(scheme.kl_mean),
-               short_number(scheme.kl_low) + " - " + short_number(scheme.kl_high),
-               short_number(scheme.kl_p999), fmt::format("{:.2f} %", 100 * scheme.top1),
-               perplexity(scheme.perplexity), time(scheme.seconds)});
+std::string differs_at(const Drift& drift, uint32_t tokens) {
+  return drift.median ? std::to_string(*drift.median) : fmt::format("> {}", tokens);
+}
+
+std::vector<std::string> row_of(const SchemeFidelity& scheme, uint32_t drift_tokens) {
+  std::vector<std::string> row = {
+      scheme.scheme,
+      fmt::format("{:.2f}", scheme.bits_per_number),
+      short_number(scheme.kl_mean),
+      short_number(scheme.kl_low) + " - " + short_number(scheme.kl_high),
+      short_number(scheme.kl_p999),
+      fmt::format("{:.2f} %", 100 * scheme.top1),
+      fmt::format("{:.4f}", scheme.perplexity),
+      fmt::format("{:.3f} %", 100 * scheme.attention_error)};
+  if (scheme.drift) {
+    row.push_back(differs_at(*scheme.drift, drift_tokens));
+    row.push_back(fmt::format("{:.0f} %", 100 * scheme.drift->never));
+  }
+  row.push_back(fmt::format("{:.1f} s", scheme.seconds));
+  return row;
+}
+
+// The first row is that of f32.
+std::string table_of(const Fidelity& measured, uint32_t drift_tokens) {
+  std::vector<std::string> titles = {"scheme",    "bits",       "mean KL",    "95 % interval",
+                                     "KL 99.9 %", "same first", "perplexity", "attention"};
+  if (drift_tokens > 0) titles.insert(titles.end(), {"differs at", "never"});
+  titles.push_back("time");
+  std::vector<Align> columns(titles.size(), Align::right);
+  columns[0] = columns[3] = Align::left;
+  Table table(columns);
+  table.add(titles);
+  std::vector<std::string> reference(titles.size());
+  reference[0] = "f32";
+  reference[1] = "32.00";
+  reference[6] = fmt::format("{:.4f}", measured.perplexity);
+  reference.back() = fmt::format("{:.1f} s", measured.seconds);
+  table.add(reference);
+  for (const SchemeFidelity& scheme : measured.schemes) table.add(row_of(scheme, drift_tokens));
   return table.text("  ");
 }
 
@@ -105,10 +133,13 @@ std::string advice(const Fidelity& measured, const std::optional<size_t>& best, 
       scheme.scheme, kl, scheme.bits_per_number, 16 / scheme.bits_per_number);
 }
 
-nlohmann::ordered_json json_of(const Fidelity& measured, const std::optional<size_t>& best) {
-  auto list = nlohmann::ordered_json::array();
+using Json = nlohmann::ordered_json;
+
+Json json_of(const Fidelity& measured, const std::optional<size_t>& best) {
+  auto list = Json::array();
   for (size_t i = 0; i < measured.schemes.size(); ++i) {
     const SchemeFidelity& scheme = measured.schemes[i];
+    const std::optional<Drift>& drift = scheme.drift;
     list.push_back({{"scheme", scheme.scheme},
                     {"kl_mean", scheme.kl_mean},
                     {"kl_low", scheme.kl_low},
@@ -119,6 +150,9 @@ nlohmann::ordered_json json_of(const Fidelity& measured, const std::optional<siz
                     {"reference_perplexity", measured.perplexity},
                     {"bits_per_position", scheme.bits_per_number},
                     {"tokens", scheme.tokens},
+                    {"attention_error", scheme.attention_error},
+                    {"drift_median", drift && drift->median ? Json(*drift->median) : Json()},
+                    {"drift_never", drift ? Json(drift->never) : Json()},
                     {"seconds", scheme.seconds},
                     {"is_recommended", best == i}});
   }
@@ -169,6 +203,10 @@ CLI::App* add_fidelity(CLI::App& program, FidelityCommand& options) {
                    "What the mean KL of a recommended scheme stays below (0.01)")
       ->type_name("MAX")
       ->check(CLI::PositiveNumber);
+  fidelity
+      ->add_option("--drift", options.drift,
+                   "Tokens of the greedy answers that are compared; 0: none (64)")
+      ->type_name("N");
   fidelity->add_option("--plot", options.plot_path, "Also draw KL over bits, as an SVG")
       ->type_name("FILE");
   fidelity
@@ -203,6 +241,8 @@ Result<int> show_fidelity(const FidelityCommand& options, const Config& config) 
   FidelityOptions how;
   how.context = options.context.value_or(std::min<Pos>(how.context, model->context_length()));
   if (tokenizer->adds_bos()) how.bos = tokenizer->bos();
+  how.drift_tokens = options.drift;
+  how.ends = [&](int32_t token) { return tokenizer->is_end_of_generation(token); };
   how.on_progress = [&](uint64_t done, uint64_t total) { progress.show(done, total); };
   const Fidelity measured = CAIRN_TRY(measure_fidelity(*model, tokens, schemes, how));
   progress.clear();
@@ -222,8 +262,9 @@ Result<int> show_fidelity(const FidelityCommand& options, const Config& config) 
   if (options.wants_json)
     CAIRN_TRY(write_json(json_of(measured, best)));
   else
-    CAIRN_TRY(write_out(fmt::format("{}: {}\n\n{}\n{}", name, about, table_of(measured),
-                                    advice(measured, best, options.kl))));
+    CAIRN_TRY(
+        write_out(fmt::format("{}: {}\n\n{}\n{}", name, about, table_of(measured, options.drift),
+                              advice(measured, best, options.kl))));
   return kDone;
 }
 

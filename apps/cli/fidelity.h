@@ -18,6 +18,7 @@ struct FidelityCommand {
   std::vector<std::string> schemes;  // empty: those of the list that the model's widths accept
   std::optional<uint64_t> context;   // none: 1,024 or, if that is less, what the model has
   std::string plot_path;             // empty: none
+  uint32_t drift = 64;               // tokens of an answer; 0: no answers
   double kl = 0.01;                  // what a recommended scheme stays below
   uint32_t threads = 0;              // 0: as many as the machine runs at once
   bool expands = false;              // weights to f32: exact products

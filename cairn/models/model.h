@@ -104,9 +104,9 @@ class Model {
   StateSeconds state_seconds() const { return pass_->state().seconds(); }
   void reset_state_seconds() { pass_->state().reset_seconds(); }
 
-  // Which positions the layers with a sparse indexer attend to, see state_ops.h.
-  void watch_choices(StateOps::ChoiceWatcher watcher) {
-    pass_->state().watch_choices(std::move(watcher));
+  // What every layer asks its state, see state_ops.h.
+  void watch_queries(StateOps::QueryWatcher watcher) {
+    pass_->state().watch_queries(std::move(watcher));
   }
 
  private:

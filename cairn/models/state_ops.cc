@@ -197,14 +197,13 @@ void StateOps::attend_part(ggml_tensor* node, int part, int parts, void* slot) n
     const ggml_tensor* query = node->src[0];
     Chosen chosen;
     if (node->src[2] != nullptr) chosen = choice_in(node->src[2], source.view.rows).view();
-    if (node->src[2] != nullptr && part == 0 && ops.watcher_)
-      ops.watcher_(source.id, chosen, source.view.rows);
-    cairn::attend(source.view,
-                  {.data = floats(query),
-                   .heads = static_cast<uint32_t>(query->ne[1]),
-                   .scale = source.scale,
-                   .chosen = node->src[2] != nullptr ? &chosen : nullptr},
-                  {.data = static_cast<float*>(node->data)}, part_of(part, parts));
+    const Queries queries{.data = floats(query),
+                          .heads = static_cast<uint32_t>(query->ne[1]),
+                          .scale = source.scale,
+                          .chosen = node->src[2] != nullptr ? &chosen : nullptr};
+    if (part == 0 && ops.watcher_) ops.watcher_(source.id, queries, source.view.rows);
+    cairn::attend(source.view, queries, {.data = static_cast<float*>(node->data)},
+                  part_of(part, parts));
   });
 }
 

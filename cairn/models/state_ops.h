@@ -70,10 +70,10 @@ class StateOps {
                        ggml_tensor* mixed,
                        ggml_tensor* gates);
 
-  // Shown what a slot has chosen for the rows of a pass, before anybody attends to it; may be
-  // empty.
-  using ChoiceWatcher = std::function<void(SlotId slot, const Chosen& chosen, Pos rows)>;
-  void watch_choices(ChoiceWatcher watcher) { watcher_ = std::move(watcher); }
+  // Shown the queries of every attention of a pass, layer by layer, and the positions chosen for
+  // them; they last for the call. May be empty.
+  using QueryWatcher = std::function<void(SlotId slot, const Queries& queries, Pos rows)>;
+  void watch_queries(QueryWatcher watcher) { watcher_ = std::move(watcher); }
 
   void begin(Step& step);  // REQUIRES: the step's session has these slots
   void end();              // throws what an operation threw
@@ -107,7 +107,7 @@ class StateOps {
 
   std::vector<Slot> slots_;
   std::vector<Clock> clocks_;  // one per thread
-  ChoiceWatcher watcher_;
+  QueryWatcher watcher_;
   Step* step_ = nullptr;  // null: no pass is running
   std::mutex mutex_;
   std::exception_ptr thrown_;  // guarded by mutex_: the first

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "cairn/runtime/attention_error.h"
 #include "cairn/runtime/sampler.h"
 
 namespace cairn {
@@ -94,13 +95,15 @@ struct Lane {
   uint64_t agreed = 0;
   std::vector<double> kl;  // of every prediction
   std::vector<Stretch> stretches;
+  AttentionError attention;
+  std::optional<Drift> drift;
 };
 
 // One call of measure_fidelity().
 class Measurement {
  public:
   Measurement(Model& model, std::span<const int32_t> tokens, const FidelityOptions& options)
-      : model_(model), tokens_(tokens), options_(options) {}
+      : model_(model), tokens_(tokens), options_(options), probe_(model) {}
 
   Result<Fidelity> run(std::span<const std::string> schemes) {
     CAIRN_TRY(check(schemes));
@@ -115,6 +118,7 @@ class Measurement {
           tokens_.size(), stretch_count(), kStretch);
     report_progress();
     for (const std::vector<int32_t>& sequence : sequences_) CAIRN_TRY(measure(sequence));
+    if (options_.drift_tokens > 0) CAIRN_TRY(measure_drift());
     return result();
   }
 
@@ -126,6 +130,12 @@ class Measurement {
       return fail(Code::BadInput, "context: {} positions, expected 2 to {}, which the model has",
                   options_.context, model_.context_length());
     CAIRN_CHECK(options_.step > 0, "fidelity: steps of 0 tokens");
+    CAIRN_CHECK(options_.prompts > 0 && options_.prompt_tokens > 0, "fidelity: no prompts");
+    if (tokens_of_an_answer() > model_.context_length())
+      return fail(Code::BadInput,
+                  "drift: prompts of {} tokens with answers of {}, expected at most {} in all, "
+                  "which the model has",
+                  options_.prompt_tokens, options_.drift_tokens, model_.context_length());
     return {};
   }
 
@@ -161,9 +171,12 @@ class Measurement {
       lane.seq = lane.session.start();
       lane.stretches.resize(first_stretch_ + stretches_of(sequence));
     }
+    const size_t probed = rows - std::min<size_t>(rows, kProbed);  // the first of these rows
     for (size_t done = 0; done < rows;) {
-      const size_t count = std::min<size_t>(rows - done, longest_step());
-      CAIRN_TRY(measure_step(sequence, done, count));
+      const bool is_probed = done >= probed;
+      const size_t count =
+          std::min<size_t>(is_probed ? rows - done : probed - done, longest_step());
+      CAIRN_TRY(measure_step(sequence, done, count, is_probed));
       done += count;
     }
     for (Lane& lane : lanes_) lane.session.drop(lane.seq);
@@ -178,10 +191,15 @@ class Measurement {
     return std::max<uint64_t>(most, 1);  // where a state takes no more, its plan says why
   }
 
-  Result<void> measure_step(std::span<const int32_t> sequence, size_t first, size_t count) {
+  Result<void> measure_step(std::span<const int32_t> sequence,
+                            size_t first,
+                            size_t count,
+                            bool is_probed) {
     const auto inputs = sequence.subspan(first, count),
                targets = sequence.subspan(first + 1, count);
-    CAIRN_TRY(compute(lanes_[0], inputs, reference_));
+    std::optional<Snapshot> before;
+    if (is_probed) before = lanes_[0].session.snapshot(lanes_[0].seq);
+    CAIRN_TRY(compute(lanes_[0], inputs, reference_, is_probed ? &probe_ : nullptr));
     std::vector<Normalizer> normalizers;
     for (size_t row = 0; row < count; ++row) {
       const Logits logits = of_row(reference_, row);
@@ -189,6 +207,7 @@ class Measurement {
       CAIRN_TRY(note(lanes_[0], first + row, logits, normalizers[row], targets[row], 0));
     }
     for (Lane& lane : std::span(lanes_).subspan(1)) {
+      if (before) CAIRN_TRY(probe_.measure(lane.session, *before, lane.attention));
       CAIRN_TRY(compute(lane, inputs, logits_));
       for (size_t row = 0; row < count; ++row) {
         const Logits reference = of_row(reference_, row), logits = of_row(logits_, row);
@@ -201,13 +220,19 @@ class Measurement {
     return {};
   }
 
-  Result<void> compute(Lane& lane, std::span<const int32_t> inputs, std::vector<float>& logits) {
+  // probe: null, or what watches the pass.
+  Result<void> compute(Lane& lane,
+                       std::span<const int32_t> inputs,
+                       std::vector<float>& logits,
+                       AttentionProbe* probe = nullptr) {
     const auto start = Clock::now();
     logits.resize(inputs.size() * model_.vocabulary());
     wanted_.resize(inputs.size());
     std::iota(wanted_.begin(), wanted_.end(), 0);
     Step step = CAIRN_TRY(lane.session.plan({{.seq = lane.seq, .count = inputs.size()}}));
+    if (probe != nullptr) probe->watch();
     CAIRN_TRY(model_.forward(step, inputs, wanted_, logits.data()));
+    if (probe != nullptr) probe->finish(step);
     step.commit();
     lane.seconds += std::chrono::duration<double>(Clock::now() - start).count();
     computed_ += inputs.size();
@@ -240,9 +265,45 @@ class Measurement {
     return {};
   }
 
+  Pos tokens_of_an_answer() const {
+    if (options_.drift_tokens == 0) return 0;
+    return (options_.bos ? 1 : 0) + options_.prompt_tokens + options_.drift_tokens;
+  }
+  uint64_t drift_tokens() const { return options_.prompts * tokens_of_an_answer(); }
+
+  // Pieces of the text, evenly spread over it.
+  TokenLists prompts() const {
+    TokenLists prompts;
+    const size_t length = std::min<size_t>(options_.prompt_tokens, tokens_.size());
+    for (size_t i = 0; i < options_.prompts; ++i) {
+      const auto piece = tokens_.subspan(i * (tokens_.size() - length) / options_.prompts, length);
+      std::vector<int32_t>& prompt = prompts.emplace_back();
+      if (options_.bos) prompt.push_back(*options_.bos);
+      prompt.insert(prompt.end(), piece.begin(), piece.end());
+    }
+    return prompts;
+  }
+
+  Result<void> measure_drift() {
+    const TokenLists prompts = this->prompts();
+    TokenLists answers;
+    for (Lane& lane : lanes_) {
+      if (answers.empty()) {  // of the first, the reference
+        answers =
+            CAIRN_TRY(greedy_answers(model_, lane.session, prompts,
+                                     {.tokens = options_.drift_tokens, .ends = options_.ends}));
+      } else {
+        lane.drift = drift_of(CAIRN_TRY(first_differences(model_, lane.session, prompts, answers)));
+      }
+      computed_ += drift_tokens();
+      report_progress();
+    }
+    return {};
+  }
+
   void report_progress() const {
     if (!options_.on_progress) return;
-    uint64_t total = 0;
+    uint64_t total = drift_tokens() * lanes_.size();
     for (const auto& sequence : sequences_) total += (sequence.size() - 1) * lanes_.size();
     options_.on_progress(computed_, total);
   }
@@ -269,7 +330,9 @@ class Measurement {
                             .top1 = static_cast<double>(lane.agreed) / count,
                             .perplexity = perplexity(lane),
                             .bits_per_number = bits_per_number(lane),
-                            .seconds = lane.seconds};
+                            .seconds = lane.seconds,
+                            .attention_error = lane.attention.mean(),
+                            .drift = lane.drift};
       set_interval(lane.stretches, options_.seed, scheme);
       result.schemes.push_back(std::move(scheme));
     }
@@ -280,6 +343,7 @@ class Measurement {
   const std::span<const int32_t> tokens_;
   const FidelityOptions& options_;
   Memory memory_;
+  AttentionProbe probe_;
   std::vector<Lane> lanes_;  // the first is the reference
   std::vector<std::vector<int32_t>> sequences_;
   size_t first_stretch_ = 0;               // of the sequence at hand

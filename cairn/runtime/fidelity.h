@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "cairn/models/model.h"
+#include "cairn/runtime/drift.h"
 
 namespace cairn {
 
@@ -27,6 +28,10 @@ struct FidelityOptions {
   std::optional<int32_t> bos;  // begins every sequence; none: the model wants no such token
   uint32_t step = 256;         // tokens computed at once, fewer if logits are many: changes no bit
   uint64_t seed = 0;           // of the resampling
+  uint32_t prompts = 16;       // pieces of the text that are answered greedily, to measure drift
+  Pos prompt_tokens = 64;      // of one of them
+  uint32_t drift_tokens = 64;  // of an answer, at most; 0: drift is not measured
+  std::function<bool(int32_t token)> ends;  // tokens that end an answer; empty: none
   std::function<void(uint64_t done, uint64_t total)>
       on_progress;  // tokens computed, those of all states together; may be empty
 };
@@ -41,7 +46,9 @@ struct SchemeFidelity {
   double top1 = 0;                 // share of predictions whose likeliest token stays the same
   double perplexity = 0;           // of the text, under this scheme
   double bits_per_number = 0;      // the whole state's at a sequence's end, exact parts included
-  double seconds = 0;              // the model's, not the comparison's
+  double seconds = 0;              // the model's over the text, no comparison's
+  double attention_error = 0;      // see attention_error.h: of the last kProbed rows of a sequence
+  std::optional<Drift> drift;      // none: not measured
 };
 
 struct Fidelity {
@@ -53,8 +60,12 @@ struct Fidelity {
 // Predictions in a row that are resampled together, because neighbours fail together.
 inline constexpr uint32_t kStretch = 256;
 
+// Attention's answers are compared at the end of a sequence, where the state is longest.
+inline constexpr Pos kProbed = 32;
+
 // BadInput: no scheme, one that does not fit the model, a context that does not, a text of less
-// than two stretches (one has no interval), a token that the vocabulary does not have; NoSpace.
+// than two stretches (one has no interval), a token that the vocabulary does not have, answers that
+// its context does not hold; NoSpace.
 // Memory: the states of one sequence, and the logits of two steps.
 Result<Fidelity> measure_fidelity(Model& model,
                                   std::span<const int32_t> tokens,

@@ -51,8 +51,9 @@ TEST_F(FidelityCommand, JsonIsAnArrayOfTheSchemesAsTyped) {
   std::vector<std::string> names;
   for (const auto& row : list) {
     names.push_back(row["scheme"]);
-    for (const char* key : {"kl_mean", "kl_low", "kl_high", "kl_p999", "top1", "perplexity",
-                            "reference_perplexity", "bits_per_position", "seconds"})
+    for (const char* key :
+         {"kl_mean", "kl_low", "kl_high", "kl_p999", "top1", "perplexity", "reference_perplexity",
+          "bits_per_position", "attention_error", "drift_never", "seconds"})
       EXPECT_TRUE(row[key].is_number_float()) << key;
     EXPECT_EQ(row["tokens"], list[0]["tokens"]);
   }
@@ -61,9 +62,13 @@ TEST_F(FidelityCommand, JsonIsAnArrayOfTheSchemesAsTyped) {
   EXPECT_EQ(list[0]["kl_p999"], 0);
   EXPECT_EQ(list[0]["top1"], 1);
   EXPECT_EQ(list[0]["bits_per_position"], 32);
+  EXPECT_EQ(list[0]["attention_error"], 0);
+  EXPECT_TRUE(list[0]["drift_median"].is_null());
+  EXPECT_EQ(list[0]["drift_never"], 1);
   EXPECT_EQ(list[0]["perplexity"], list[0]["reference_perplexity"]);
   EXPECT_GT(list[1]["kl_mean"], 0);
   EXPECT_GT(list[2]["kl_mean"], list[1]["kl_mean"]);
+  EXPECT_GT(list[2]["attention_error"], list[1]["attention_error"]);
   EXPECT_GT(list[2]["bits_per_position"], 5) << "the exact beginning counts";
 }
 
@@ -93,7 +98,6 @@ TEST_F(FidelityCommand, LeavesOutOfTheUsualSchemesWhatTheWidthsRefuse) {
   ASSERT_EQ(ran.code, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("\n  f16 "));
   EXPECT_THAT(ran.out, HasSubstr("--kv "));
-  std::cerr << ran.err << ran.out;
   for (const char* scheme :
        {"f16", "bf16", "affine8", "affine6", "affine5", "affine4", "affine3", "affine2",
         "turbo-k8v8", "turbo-k8v4", "turbo-k8v3", "turbo-k8v2", "turbo-k4v4"}) {
@@ -102,6 +106,17 @@ TEST_F(FidelityCommand, LeavesOutOfTheUsualSchemesWhatTheWidthsRefuse) {
         ran.err.find(std::string("left out: scheme ") + scheme) != std::string::npos;
     EXPECT_NE(is_measured, is_left_out) << scheme;
   }
+}
+
+TEST_F(FidelityCommand, DriftIsLeftOutWhereNobodyWantsIt) {
+  const Ran with = fidelity({"--kv", "f32", "--drift", "12"});
+  EXPECT_THAT(with.out, HasSubstr("differs at"));
+  EXPECT_THAT(with.out, HasSubstr("> 12"));
+  const Ran without = fidelity({"--kv", "f32", "--drift", "0"});
+  EXPECT_EQ(without.code, 0);
+  EXPECT_THAT(without.out, Not(HasSubstr("differs at")));
+  EXPECT_TRUE(
+      fidelity({"--kv", "f32", "--drift", "0", "--json"}).json()[0]["drift_never"].is_null());
 }
 
 TEST_F(FidelityCommand, TheThreadsAndAPipeChangeNoFigure) {

@@ -79,14 +79,14 @@ class TinyGlm : public TinyLatents {
   // Per layer and position: what its query attended to in a full forward of row `index`.
   std::map<uint32_t, std::vector<std::set<uint32_t>>> choices(size_t index) {
     std::map<uint32_t, std::vector<std::set<uint32_t>>> seen;
-    model_->watch_choices([&](SlotId slot, const Chosen& chosen, Pos rows) {
+    model_->watch_queries([&](SlotId slot, const Queries& queries, Pos rows) {
       for (Pos i = 0; i < rows; ++i) {
-        const auto positions = chosen.of(i);
+        const auto positions = queries.chosen->of(i);
         seen[slot.value].emplace_back(positions.begin(), positions.end());
       }
     });
     passes_.run(passes_.start(), row(index));
-    model_->watch_choices({});
+    model_->watch_queries({});
     return seen;
   }
 };

@@ -45,6 +45,10 @@ TEST_F(FidelityTest, OfF32IsExact) {
   EXPECT_EQ(measured.schemes[0].top1, 1);
   EXPECT_EQ(measured.schemes[0].bits_per_number, 32);
   EXPECT_EQ(measured.schemes[0].perplexity, measured.perplexity);
+  EXPECT_EQ(measured.schemes[0].attention_error, 0);
+  ASSERT_TRUE(measured.schemes[0].drift);
+  EXPECT_EQ(measured.schemes[0].drift->median, std::nullopt);
+  EXPECT_EQ(measured.schemes[0].drift->never, 1);
 }
 
 TEST_F(FidelityTest, FallsWithTheBits) {
@@ -53,6 +57,8 @@ TEST_F(FidelityTest, FallsWithTheBits) {
     const SchemeFidelity &few = measured.schemes[i], &more = measured.schemes[i + 1];
     EXPECT_LT(few.bits_per_number, more.bits_per_number);
     EXPECT_GT(few.kl_mean, more.kl_mean);
+    EXPECT_GT(few.attention_error, more.attention_error);
+    EXPECT_LE(few.drift->never, more.drift->never);
     EXPECT_GE(few.kl_p999, few.kl_mean);
     EXPECT_LE(few.kl_low, few.kl_mean);
     EXPECT_GE(few.kl_high, few.kl_mean);
@@ -67,6 +73,7 @@ TEST_F(FidelityTest, TheStepChangesNoFigure) {
   const Fidelity b = measure({"affine4-g32"}, {.context = 300, .step = 7});
   EXPECT_EQ(a.schemes[0].kl_mean, b.schemes[0].kl_mean);
   EXPECT_EQ(a.schemes[0].perplexity, b.schemes[0].perplexity);
+  EXPECT_EQ(a.schemes[0].attention_error, b.schemes[0].attention_error);
   EXPECT_EQ(a.perplexity, b.perplexity);
   EXPECT_EQ(a.schemes[0].tokens, 700u - 3) << "each of the three sequences predicts all but one";
 }
@@ -124,10 +131,28 @@ TEST_F(FidelityTest, OfAModelWithRecurrentLayersCountsTheirTensorsToo) {
             measure({"affine4-g32"}, {.context = 350, .step = 7}).schemes[0].kl_mean);
 }
 
+TEST_F(FidelityTest, DriftIsThatOfAnswersToPiecesOfTheText) {
+  const Fidelity measured = measure(
+      {"affine2-g32"}, {.context = 350, .prompts = 3, .prompt_tokens = 40, .drift_tokens = 30});
+  Memory memory;
+  Session reference = must(open_session(model_->spec(), must(parse_scheme("f32")), memory));
+  Session session = must(open_session(model_->spec(), must(parse_scheme("affine2-g32")), memory));
+  TokenLists prompts;
+  for (const ptrdiff_t begin : {0, 220, 440})
+    prompts.emplace_back(tokens_.begin() + begin, tokens_.begin() + begin + 40);
+  const auto answers = must(greedy_answers(*model_, reference, prompts, {.tokens = 30}));
+  const Drift drift = drift_of(must(first_differences(*model_, session, prompts, answers)));
+  EXPECT_EQ(measured.schemes[0].drift->median, drift.median);
+  EXPECT_EQ(measured.schemes[0].drift->never, drift.never);
+  EXPECT_FALSE(measure({"f16"}, {.context = 350, .drift_tokens = 0}).schemes[0].drift);
+}
+
 TEST_F(FidelityTest, SaysWhatIsWrong) {
   expect_error({"affine9"}, tokens_, {.context = 350}, "affine9");
   expect_error({"affine8-g32"}, first(tokens_, 100), {.context = 350}, "100");
   expect_error({"f16"}, tokens_, {}, "1024 positions, expected 2 to 512");
+  expect_error({"f16"}, tokens_, {.context = 350, .drift_tokens = 500},
+               "64 tokens with answers of 500, expected at most 512");
   Tokens strange = tokens_;
   strange[3] = 1'000'000;
   expect_error({"f16"}, strange, {.context = 350}, "1000000");
