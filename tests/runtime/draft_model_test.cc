@@ -8,8 +8,7 @@
 #include <cmath>
 #include <map>
 
-#include "tests/support/must.h"
-#include "tests/support/token_state.h"
+#include "tests/runtime/plain_way.h"
 
 namespace cairn {
 namespace {
@@ -35,6 +34,10 @@ constexpr Setting kSettings[] = {
     {"gemma_itself", "gemma3", "f32", "gemma3", "f32", 1, 1},
     {"gemma_other", "gemma3", "f32", "qwen3_next", "f32", 0, 0.3},
     {"gemma_f32_f16", "gemma3", "f32", "gemma3", "f16", 0.9, 1},
+    {"deepseek_other", "deepseek_v3", "f32", "llama", "f32", 0, 0.3},
+    {"deepseek_f16_f32", "deepseek_v3", "f16", "deepseek_v3", "f32", 0.9, 1},
+    {"glm_itself", "glm_moe_dsa", "f32", "glm_moe_dsa", "f32", 1, 1},
+    {"glm_other", "glm_moe_dsa", "turbo-k8v3", "gemma3", "f32", 0, 0.3},
     {"hybrid_itself", "qwen3_next", "f32", "qwen3_next", "f32", 1, 1},
     {"hybrid_other", "qwen3_next", "f32", "llama", "f32", 0, 0.3},
     {"hybrid_f16_f32", "qwen3_next", "f16", "qwen3_next", "f32", 0.9, 1},
@@ -62,19 +65,6 @@ class Asked {
     return must(generate(
         *model_, *session_, conversation, sampler_,
         {.max_tokens = tokens, .after_step = after_step, .drafter = drafter, .most_drafts = 5}));
-  }
-
-  // Logits of one more token, which leaves no trace.
-  std::vector<float> next_logits(SeqId seq) {
-    const SeqId branch = session_->fork(seq);
-    Step step = must(session_->plan({{.seq = branch, .count = 1}}));
-    std::vector<float> logits(model_->vocabulary());
-    const int32_t token = 9;
-    const uint32_t row = 0;
-    must(model_->forward(step, std::span(&token, 1), std::span(&row, 1), logits.data()));
-    step.commit();
-    session_->drop(branch);
-    return logits;
   }
 
   Memory memory_;
@@ -111,38 +101,16 @@ INSTANTIATE_TEST_SUITE_P(Models,
                          ::testing::ValuesIn(kSettings),
                          [](const auto& setting) { return std::string(setting.param.name); });
 
-// Of several lengths, some of which repeat themselves.
-std::vector<Tokens> prompts() {
-  std::vector<Tokens> all;
-  Random random(4);
-  for (size_t i = 0; i < 32; ++i) {
-    const Tokens part = random_tokens(random, i % 4 == 0 ? 7 : 100, 320);
-    Tokens prompt;
-    while (prompt.size() < 1 + 3 * i) prompt.push_back(part[prompt.size() % part.size()]);
-    all.push_back(std::move(prompt));
-  }
-  return all;
-}
-
 TEST_P(DraftModels, GiveTheTokensTheLogitsAndTheStateOfPlainDecoding) {
   uint64_t drafted_tokens = 0, accepted_tokens = 0;
-  for (const Tokens& prompt : prompts()) {
-    // What plain decoding holds, and says next, at every length on its way.
-    std::map<Pos, std::pair<SeqId, std::vector<float>>> way;
+  for (const Tokens& prompt : assorted_prompts()) {
+    PlainWay way(*model_, *session_);
     Conversation plain{session_->start(), prompt};
-    const auto remember = [&] {
-      way.emplace(session_->length(plain.seq),
-                  std::pair(session_->fork(plain.seq), next_logits(plain.seq)));
-    };
-    const Generated expected = answer(plain, nullptr, remember);
+    const Generated expected = answer(plain, nullptr, [&] { way.remember(plain.seq); });
 
     Conversation drafted{session_->start(), prompt};
     const auto small = drafter();
-    const Generated result = answer(drafted, small.get(), [&] {
-      const auto& [seq, logits] = way.at(session_->length(drafted.seq));
-      EXPECT_EQ(difference(*session_, drafted.seq, *session_, seq), std::nullopt);
-      EXPECT_EQ(next_logits(drafted.seq), logits);
-    });
+    const Generated result = answer(drafted, small.get(), [&] { way.expect_same(drafted.seq); });
     EXPECT_EQ(result.tokens, expected.tokens);
     EXPECT_EQ(drafted.tokens, plain.tokens);
     EXPECT_EQ(result.finish, expected.finish);
@@ -151,7 +119,6 @@ TEST_P(DraftModels, GiveTheTokensTheLogitsAndTheStateOfPlainDecoding) {
     EXPECT_EQ(small->session().use().sequences, 1u) << "no fork is left";
     drafted_tokens += result.stats.drafted;
     accepted_tokens += result.stats.accepted;
-    for (const auto& [length, held] : way) session_->drop(held.first);
     session_->drop(plain.seq);
     session_->drop(drafted.seq);
   }
@@ -169,7 +136,7 @@ TEST_P(DraftModels, GiveTheTokensOfPlainSampling) {
       {.temperature = 1, .top_p = 0.8F, .min_p = 0.01F, .seed = 5}};
   for (const SamplingOptions& sampling : all) {
     sampler_ = must(make_sampler(sampling));
-    const Tokens prompt = prompts()[20];
+    const Tokens prompt = assorted_prompts()[20];
     Conversation plain{session_->start(), prompt}, drafted{session_->start(), prompt};
     answer(plain, nullptr);
     const auto small = drafter();
@@ -186,7 +153,7 @@ TEST_P(DraftModels, GiveTheTokensOfPlainSampling) {
 // Another answer, one to a text that was taken back and said otherwise, and one drafter for two
 // branches by turns.
 TEST_P(DraftModels, FollowAConversationThatGoesOnAndBackAndBranches) {
-  const Tokens prompt = prompts()[25];
+  const Tokens prompt = assorted_prompts()[25];
   Conversation plain{session_->start(), prompt}, drafted{session_->start(), prompt};
   const auto small = drafter();
   const auto both_answer = [&](Conversation& without, Conversation& with) {

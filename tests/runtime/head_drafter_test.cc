@@ -9,9 +9,8 @@
 
 #include "cairn/runtime/sampler.h"
 #include "tests/models/latent_file.h"
-#include "tests/support/must.h"
+#include "tests/runtime/plain_way.h"
 #include "tests/support/scratch_folder.h"
-#include "tests/support/token_state.h"
 
 namespace cairn {
 namespace {
@@ -73,19 +72,6 @@ class HeadDrafts : public ::testing::TestWithParam<Setting> {
                           .most_drafts = 4}));
   }
 
-  // Logits of one more token, which leaves no trace.
-  std::vector<float> next_logits(const Conversation& conversation) {
-    const SeqId branch = session_->fork(conversation.seq);
-    Step step = must(session_->plan({{.seq = branch, .count = 1}}));
-    std::vector<float> logits(model_->vocabulary());
-    const int32_t token = 9;
-    const uint32_t row = 0;
-    must(model_->forward(step, std::span(&token, 1), std::span(&row, 1), logits.data()));
-    step.commit();
-    session_->drop(branch);
-    return logits;
-  }
-
   ScratchFolder folder_;
   Memory memory_;
   std::unique_ptr<Model> model_;
@@ -122,12 +108,34 @@ TEST_P(HeadDrafts, GiveTheTokensTheLogitsAndTheStateOfPlainDecoding) {
     EXPECT_EQ(result.tokens, expected.tokens);
     EXPECT_EQ(drafted.tokens, plain.tokens);
     EXPECT_EQ(difference(*session_, drafted.seq, *session_, plain.seq), std::nullopt);
-    EXPECT_EQ(next_logits(drafted), next_logits(plain));
+    EXPECT_EQ(next_logits(*model_, *session_, drafted.seq),
+              next_logits(*model_, *session_, plain.seq));
     EXPECT_GT(result.stats.drafted, 0u);
     EXPECT_LT(result.stats.accepted, result.stats.drafted);
     // Over shares as flat as these a draw is hardly ever what is likeliest.
     const bool is_greedy = sampling.temperature == 0;
     EXPECT_GE(result.stats.accepted, GetParam().guesses_well && is_greedy ? 5u : 0u);
+  }
+}
+
+TEST_P(HeadDrafts, AfterEveryRoundOf32AnswersHoldAndSayWhatPlainDecodingDoes) {
+  uint64_t drafted_tokens = 0, accepted_tokens = 0;
+  for (const Tokens& prompt : assorted_prompts()) {
+    PlainWay way(*model_, *session_);
+    Conversation plain{session_->start(), prompt}, drafted{session_->start(), prompt};
+    answer(plain, nullptr, {}, 512, [&] { way.remember(plain.seq); });
+    const auto head = drafter();
+    const Generated result =
+        answer(drafted, head.get(), {}, 512, [&] { way.expect_same(drafted.seq); });
+    EXPECT_EQ(drafted.tokens, plain.tokens);
+    drafted_tokens += result.stats.drafted;
+    accepted_tokens += result.stats.accepted;
+    session_->drop(plain.seq);
+    session_->drop(drafted.seq);
+  }
+  EXPECT_GT(drafted_tokens - accepted_tokens, 100u);
+  if (GetParam().guesses_well) {
+    EXPECT_GT(accepted_tokens, 100u);
   }
 }
 

@@ -6,8 +6,7 @@
 #include <numeric>
 
 #include "cairn/runtime/sampler.h"
-#include "tests/support/must.h"
-#include "tests/support/token_state.h"
+#include "tests/runtime/plain_way.h"
 
 namespace cairn {
 namespace {
@@ -101,6 +100,54 @@ TEST_P(Speculation, GivesTheTokensAndTheStateOfPlainDecoding) {
       session_.drop(plain.seq);
     }
   }
+}
+
+// Right for a while, which changes from round to round, and then wrong.
+class HalfTrue final : public Drafter {
+ public:
+  explicit HalfTrue(Tokens whole) : whole_(std::move(whole)) {}
+  std::vector<int32_t> propose(const Conversation& conversation, uint32_t most) override {
+    std::vector<int32_t> drafts = Told(whole_, 0).propose(conversation, most);
+    const size_t right = rounds_++ % 4;
+    if (right < drafts.size()) drafts[right] = (drafts[right] + 1) % 300;
+    return drafts;
+  }
+
+ private:
+  Tokens whole_;
+  size_t rounds_ = 0;
+};
+
+TEST_P(Speculation, AfterEveryRoundOf32AnswersHoldsAndSaysWhatPlainDecodingDoes) {
+  uint64_t looked_up = 0, right = 0, wrong = 0;
+  size_t index = 0;
+  for (Tokens prompt : assorted_prompts()) {
+    if (index++ % 2 == 1) {  // what followed the text is there to be looked up
+      Conversation before{session_.start(), prompt};
+      prompt = joined(prompt, joined(answer(before, {}, nullptr).tokens, prompt));
+      session_.drop(before.seq);
+    }
+    PlainWay way(*model_, session_);
+    Conversation plain{session_.start(), prompt};
+    answer(plain, {}, nullptr, [&] { way.remember(plain.seq); });
+    const auto stats_of = [&](Drafter& drafter) {
+      Conversation drafted{session_.start(), prompt};
+      const Generated result = answer(drafted, {}, &drafter, [&] { way.expect_same(drafted.seq); });
+      EXPECT_EQ(drafted.tokens, plain.tokens);
+      session_.drop(drafted.seq);
+      return result.stats;
+    };
+    PromptLookup lookup;
+    looked_up += stats_of(lookup).drafted;
+    HalfTrue half_true(plain.tokens);
+    const GenerateStats stats = stats_of(half_true);
+    right += stats.accepted;
+    wrong += stats.drafted - stats.accepted;
+    session_.drop(plain.seq);
+  }
+  EXPECT_GT(looked_up, 10u);
+  EXPECT_GT(right, 300u);
+  EXPECT_GT(wrong, 300u);
 }
 
 INSTANTIATE_TEST_SUITE_P(
