@@ -1,6 +1,6 @@
 # The commands of the README. `make help` lists them; the work is in tools/ and in CMakePresets.json.
 
-BENCHES := restart store state attend decode
+BENCHES := restart store state attend decode kernel codec
 JOBS ?= $(shell nproc)
 CMAKE_ARGS ?=
 launcher := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
@@ -28,8 +28,8 @@ test: ## All tests but those labelled slow
 
 bench: ## All benchmarks as tables; JSON=1 prints one JSON array
 	@tools/setup.sh demo $(quiet)
-	@$(build) --target $(BENCHES:%=%_bench) $(quiet)
-	@tools/bench.sh $(if $(JSON),--json) $(BENCHES)
+	@$(build) --target cairn_cli $(BENCHES:%=%_bench) $(quiet)
+	@tools/bench.sh $(if $(JSON),--json) $(BENCHES) mlx
 
 $(BENCHES:%=bench-%): bench-%:
 	@tools/setup.sh demo $(quiet)

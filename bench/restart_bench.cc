@@ -1,12 +1,12 @@
 // The main job as a user waits for it: a long text read cold, saved, and answered again by a new
 // process.
 //
-//   restart_bench [--json] [--program PATH] [--model NAME] [--bytes N] [--tokens N] [--restarts N]
-//   [--kv NAME] [--threads N] [--store]
+//   restart_bench [--program PATH] [--model NAME] [--bytes N] [--tokens N] [--kv NAME]
+//                 [--keeps state|store] ..
 //
-// Runs the program itself, twice over the same text: first without a state file (with --store:
-// without a store), then with a copy of the one that was saved. Both times count from the start of
-// the process to its first token, with everything between. Both must say the same tokens.
+// Runs the program itself over the same text: first without a state file (or a store), then, for
+// every pair, with a copy of what was saved. Both times count from the start of the process to its
+// first token, with everything between. Both must say the same tokens.
 #include <fmt/core.h>
 #include <sys/wait.h>
 
@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/rows.h"
+#include "bench/program.h"
 
 namespace cairn::bench {
 namespace {
@@ -29,18 +29,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kTexts[] = {"GPL-3", "Apache-2.0", "MPL-2.0", "LGPL-2.1"};
 constexpr const char* kTextFolder = "/usr/share/common-licenses/";
-
-struct Options {
-  bool is_json = false;
-  std::string program = "build/cairn";
-  std::string model = "smollm2";
-  std::string kv = "f16";
-  size_t text_bytes = 33500;  // about 7,400 tokens
-  int tokens = 64;            // generated each time
-  int restarts = 5;
-  int threads = 2;
-  bool uses_store = false;
-};
 
 [[noreturn]] void give_up(const std::string& why) {
   fmt::print(stderr, "restart_bench: {}\n", why);
@@ -85,11 +73,12 @@ std::string quoted(const std::string& word) {
 }
 
 // What one process prints.
-Json run(const Options& options, const std::string& text, const std::string& state) {
-  const std::string command = fmt::format(
-      "{} run {} -f {} {} {} -n {} --kv {} --threads {} --temp 0 --json", quoted(options.program),
-      quoted(options.model), quoted(text), options.uses_store ? "--store" : "--state",
-      quoted(state), options.tokens, options.kv, options.threads);
+Json run(const Program& program, const std::string& text, const std::string& state) {
+  const std::string command =
+      fmt::format("{} run {} -f {} --{} {} -n {} --kv {} --threads {} --temp 0 --json",
+                  quoted(program.own("program")), quoted(program.own("model")), quoted(text),
+                  program.own("keeps"), quoted(state), program.own("tokens"), program.own("kv"),
+                  program.threads());
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) give_up(command + ": cannot be started");
   std::string output;
@@ -118,78 +107,38 @@ double median_part(const std::vector<Json>& answers, const char* key) {
   return median(values);
 }
 
-Row measure(const Options& options) {
+Row measure(const Program& program) {
   const Scratch scratch;
   const std::string text = scratch / "text", saved = scratch / "saved.cairn",
                     copy = scratch / "copy.cairn";
-  write_text(text, options.text_bytes);
-  const Json cold = run(options, text, saved);
+  write_text(text, std::stoul(program.own("bytes")));
+  const Json cold = run(program, text, saved);
   std::vector<Json> restarts;
   std::vector<double> ratios;
-  for (int i = 0; i < options.restarts; ++i) {
+  for (int i = 0; i < program.pairs(); ++i) {
     fs::remove_all(copy);
     fs::copy(saved, copy, fs::copy_options::recursive);  // a run saves again
-    restarts.push_back(run(options, text, copy));
+    restarts.push_back(run(program, text, copy));
     if (restarts.back().at("tokens") != cold.at("tokens"))
       give_up("the restart said other tokens than the cold run");
     ratios.push_back(number(restarts.back(), "ttft_ms") / number(cold, "ttft_ms"));
   }
-  Row row{
-      .id = fmt::format("{}/{}/{}", options.uses_store ? "restart_store" : "restart", options.model,
-                        options.kv),
-      .name = "time to first token after a restart over that of the cold run (llama.cpp: 0.0155)",
-      .ratio = median(ratios),
-      .better = "lower",
-      .goal = 0.01,
-      .floor = 0.0155,
-      .spread_low = least(ratios),
-      .spread_high = most(ratios),
-      .detail = {},
-      .text = {}};
-  row.detail = {{"prompt_tokens", number(cold, "prompt_tokens")},
-                {"same_tokens", static_cast<double>(cold.at("tokens").size())},
-                {"reused", number(restarts.front(), "reused")},
-                {"computed", number(restarts.front(), "computed")},
-                {"cold_ms", number(cold, "ttft_ms")},
-                {"restart_ms", median(ratios) * number(cold, "ttft_ms")},
-                {"process_ms", median_part(restarts, "process")},
-                {"model_ms", median_part(restarts, "model")},
-                {"state_ms", median_part(restarts, "state")},
-                {"first_step_ms", median_part(restarts, "first_step")},
-                {"state_bytes", number(restarts.front(), "state_bytes")}};
-  return row;
-}
-
-Options parse(int count, char** words) {
-  Options options;
-  for (int i = 1; i < count; ++i) {
-    const std::string word = words[i];
-    const auto value = [&] { return i + 1 < count ? std::string(words[++i]) : std::string(); };
-    const auto whole = [&] { return std::max(1, std::atoi(value().c_str())); };
-    if (word == "--json") {
-      options.is_json = true;
-    } else if (word == "--program") {
-      options.program = value();
-    } else if (word == "--model") {
-      options.model = value();
-    } else if (word == "--kv") {
-      options.kv = value();
-    } else if (word == "--bytes") {
-      options.text_bytes = static_cast<size_t>(whole());
-    } else if (word == "--tokens") {
-      options.tokens = whole();
-    } else if (word == "--restarts") {
-      options.restarts = whole();
-    } else if (word == "--store") {
-      options.uses_store = true;
-    } else if (word == "--threads") {
-      options.threads = whole();
-    } else {
-      fmt::print(stderr, "restart_bench: {}: not an option\n", word);
-      std::exit(2);
-    }
-  }
-  return options;
+  return make_row(
+      fmt::format("{}/{}/{}", program.own("keeps") == "store" ? "restart_store" : "restart",
+                  program.own("model"), program.own("kv")),
+      "time to first token after a restart over that of the cold run (llama.cpp: 0.0155)", ratios,
+      at_most(0.01, 0.0155),
+      {{"prompt_tokens", number(cold, "prompt_tokens")},
+       {"same_tokens", static_cast<double>(cold.at("tokens").size())},
+       {"reused", number(restarts.front(), "reused")},
+       {"computed", number(restarts.front(), "computed")},
+       {"cold_ms", number(cold, "ttft_ms")},
+       {"ms", median(ratios) * number(cold, "ttft_ms")},
+       {"process_ms", median_part(restarts, "process")},
+       {"model_ms", median_part(restarts, "model")},
+       {"state_ms", median_part(restarts, "state")},
+       {"first_step_ms", median_part(restarts, "first_step")},
+       {"state_bytes", number(restarts.front(), "state_bytes")}});
 }
 
 }  // namespace
@@ -197,11 +146,13 @@ Options parse(int count, char** words) {
 
 int main(int count, char** words) {
   using namespace cairn::bench;
-  const Options options = parse(count, words);
-  const std::vector<Row> rows = {measure(options)};
-  if (options.is_json) {
-    print_json(rows);
-  } else {
-    print_row(rows.front());
-  }
+  Program program(count, words,
+                  {{"program", "build/cairn"},
+                   {"model", "smollm2"},
+                   {"bytes", "33500"},  // about 7,400 tokens
+                   {"tokens", "64"},    // generated each time
+                   {"kv", "f16"},
+                   {"keeps", "state"}});
+  program.add_row("restart", [&] { return measure(program); });
+  return program.run();
 }
