@@ -153,6 +153,7 @@ double seconds_now() {
 }
 
 Threads::Threads(uint32_t count) {
+  pthread_getaffinity_np(pthread_self(), sizeof(callers_cores_), &callers_cores_);
   pin(0);
   for (uint32_t i = 1; i < count; ++i) threads_.emplace_back([this, i] { serve(i); });
 }
@@ -165,6 +166,7 @@ Threads::~Threads() {
   }
   wake_.notify_all();
   for (std::thread& thread : threads_) thread.join();
+  pthread_setaffinity_np(pthread_self(), sizeof(callers_cores_), &callers_cores_);
 }
 
 void Threads::run(const std::function<void(uint32_t)>& job) {

@@ -3,6 +3,8 @@
 #ifndef CAIRN_BENCH_CEILINGS_H_
 #define CAIRN_BENCH_CEILINGS_H_
 
+#include <sched.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -19,7 +21,8 @@ namespace cairn::bench {
 double seconds_now();  // of a steady clock
 
 // Threads pinned to the processor's cores 0, 1, ..; they spin for a moment between jobs, then
-// sleep.
+// sleep. The caller's thread, which is the first, is let go at the end: threads that it starts
+// later would share its core.
 class Threads {
  public:
   explicit Threads(uint32_t count);
@@ -31,6 +34,7 @@ class Threads {
  private:
   void serve(uint32_t index);
 
+  cpu_set_t callers_cores_;
   std::vector<std::thread> threads_;
   std::mutex mutex_;
   std::condition_variable wake_;
