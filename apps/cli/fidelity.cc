@@ -164,6 +164,14 @@ uint32_t threads_of(const FidelityCommand& options) {
   return std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);
 }
 
+std::string about_text(const FidelityCommand& options, uint64_t tokens, Pos context) {
+  const std::string text = options.text_file == "-"
+                               ? "stdin"
+                               : std::filesystem::path(options.text_file).filename().string();
+  return fmt::format("{} tokens of {} predicted in sequences of up to {}{}", with_commas(tokens),
+                     text, with_commas(context), options.expands ? ", weights in f32" : "");
+}
+
 // Nothing but an older picture is replaced.
 Result<std::optional<Replacement>> open_plot(const std::string& path) {
   if (path.empty()) return std::optional<Replacement>();
@@ -249,9 +257,7 @@ Result<int> show_fidelity(const FidelityCommand& options, const Config& config) 
 
   const auto best = recommend(measured.schemes, options.kl);
   const std::string name = std::filesystem::path(path).stem().string();
-  const std::string about = fmt::format("{} tokens of {} predicted in sequences of up to {}",
-                                        with_commas(measured.schemes[0].tokens), options.text_file,
-                                        with_commas(how.context));
+  const std::string about = about_text(options, measured.schemes[0].tokens, how.context);
   if (plot) {
     const FidelityPlot picture{.title = "What a scheme costs on " + name,
                                .subtitle = about + ", 95 % intervals",

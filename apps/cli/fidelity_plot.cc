@@ -21,11 +21,19 @@ struct Box {
   bool holds(const Box& other) const {
     return left <= other.left && other.right <= right && top <= other.top && other.bottom <= bottom;
   }
+  Point nearest_to(Point point) const {
+    return {std::clamp(point.x, left, right), std::clamp(point.y, top, bottom)};
+  }
+  double distance(Point point) const {
+    const Point nearest = nearest_to(point);
+    return std::hypot(point.x - nearest.x, point.y - nearest.y);
+  }
 };
 
 constexpr double kWidth = 960, kHeight = 600;
 constexpr Box kArea{.left = 84, .top = 84, .right = 930, .bottom = 536};
 constexpr double kRadius = 4.5;
+constexpr double kApart = 16;                // of a name from others' points
 constexpr double kLetter = 7.9, kLine = 16;  // of a name: 13 pixels high, of equal widths
 constexpr const char* kInk = "#1f2933";
 constexpr const char* kFaint = "#6b7785";
@@ -88,39 +96,89 @@ Box box_around(Point middle, double half_width, double half_height) {
           middle.y + half_height};
 }
 
-// Puts names where nothing else lies: as near to their points as they find room.
+// A name that lies further from its point is joined to it by a line.
+constexpr double kJoined = 16;
+
+// Puts names where nothing else lies: as near to their points as they find room, and, if there is
+// room, apart from any other point, so that nobody takes one for another's.
 class Names {
  public:
+  explicit Names(std::span<const Point> points) : points_(points) {}
   void keep_free(const Box& box) { taken_.push_back(box); }
 
   // Where the name's box lies.
   Box place(Point point, size_t letters) {
     const double half = kLetter * static_cast<double>(letters) / 2;
-    Box box;
-    for (double distance = 10; distance < kWidth; distance += 6) {
-      for (const auto& [x, y] : {Point{1, 0},
-                                 {-1, 0},
-                                 {1, -0.8},
-                                 {1, 0.8},
-                                 {-1, -0.8},
-                                 {-1, 0.8},
-                                 {0, -1.2},
-                                 {0, 1.2}}) {
-        box = box_around({point.x + x * (distance + half), point.y + y * (distance + 4)}, half,
-                         kLine / 2);
-        if (kArea.holds(box) &&
-            std::ranges::none_of(taken_, [&](const Box& other) { return box.meets(other); })) {
-          taken_.push_back(box);
+    for (const double apart : {kApart, 0.0})
+      for (double distance = 10; distance < kWidth; distance += 6)
+        for (const auto& [x, y] : {Point{1, 0},
+                                   {-1, 0},
+                                   {1, -0.8},
+                                   {1, 0.8},
+                                   {-1, -0.8},
+                                   {-1, 0.8},
+                                   {0, -1.2},
+                                   {0, 1.2}}) {
+          const Box box = box_around(
+              {point.x + x * (distance + half), point.y + y * (distance + 4)}, half, kLine / 2);
+          if (!is_free(box, point, apart)) continue;
+          take(box, point);
           return box;
         }
-      }
-    }
-    return box;  // a picture without any room left
+    return box_around(point, half, kLine / 2);  // a picture without any room left
   }
 
  private:
-  std::vector<Box> taken_;
+  bool is_free(const Box& box, Point own, double apart) const {
+    const auto meets = [&](const Box& other) { return box.meets(other); };
+    const auto is_near = [&](const Point& other) {
+      return std::hypot(other.x - own.x, other.y - own.y) > 0 && box.distance(other) < apart;
+    };
+    const auto is_crossed = [&](const Box& name) {
+      return std::ranges::any_of(line_boxes(box, own),
+                                 [&](const Box& part) { return part.meets(name); });
+    };
+    return kArea.holds(box) && std::ranges::none_of(taken_, meets) &&
+           std::ranges::none_of(names_, meets) && std::ranges::none_of(points_, is_near) &&
+           std::ranges::none_of(names_, is_crossed);
+  }
+
+  void take(const Box& box, Point own) {
+    names_.push_back(box);
+    for (const Box& part : line_boxes(box, own)) taken_.push_back(part);
+  }
+
+  // Small ones along the line to the point; none where there is no line.
+  static std::vector<Box> line_boxes(const Box& box, Point own) {
+    std::vector<Box> boxes;
+    if (box.distance(own) <= kJoined) return boxes;
+    const Point end = box.nearest_to(own);
+    for (double at = 0.05; at < 1; at += 0.05)
+      boxes.push_back(
+          box_around({own.x + at * (end.x - own.x), own.y + at * (end.y - own.y)}, 1, 1));
+    return boxes;
+  }
+
+  std::span<const Point> points_;
+  std::vector<Box> taken_, names_;
 };
+
+// Where each scheme stands. Points that would cover each other stand side by side.
+std::vector<Point> points_of(std::span<const SchemeFidelity> schemes,
+                             const Axis& bits,
+                             const Axis& kl) {
+  std::vector<Point> points;
+  for (const SchemeFidelity& scheme : schemes) {
+    Point point{bits.pixel(scheme.bits_per_number), kl.pixel(scheme.kl_mean)};
+    const auto is_covered = [&](const Point& other) {
+      return std::hypot(point.x - other.x, point.y - other.y) < 4 * kRadius &&
+             std::fabs(point.x - other.x) < 2 * kRadius;
+    };
+    while (std::ranges::any_of(points, is_covered)) point.x += 2 * kRadius + 3;
+    points.push_back(point);
+  }
+  return points;
+}
 
 std::string line(Point from, Point to, const char* color, double width, const char* more = "") {
   return fmt::format(
@@ -183,7 +241,8 @@ std::string svg(std::span<const SchemeFidelity> schemes, const FidelityPlot& plo
   out += text({kArea.left, 58}, plot.subtitle, kFaint, "start");
   out += bits_ticks(bits) + kl_ticks(kl);
 
-  Names names;
+  const std::vector<Point> points = points_of(schemes, bits, kl);
+  Names names(points);
   const double limit = kl.pixel(plot.kl);
   const std::string limit_name = fmt::format("KL {:g}", plot.kl);
   out += line({kArea.left, limit}, {kArea.right, limit}, kLimit, 1.2, R"( stroke-dasharray="6 4")");
@@ -191,21 +250,23 @@ std::string svg(std::span<const SchemeFidelity> schemes, const FidelityPlot& plo
   names.keep_free({kArea.left, limit - kLine - 4, kArea.left + 100, limit + 2});
   names.keep_free({kArea.left, limit - 1, kArea.right, limit + 1});
 
-  for (const SchemeFidelity& scheme : schemes) {
-    const double x = bits.pixel(scheme.bits_per_number);
-    names.keep_free(box_around({x, kl.pixel(scheme.kl_mean)}, kRadius + 2, kRadius + 2));
-    names.keep_free({x - 4, kl.pixel(scheme.kl_high) - 1, x + 4, kl.pixel(scheme.kl_low) + 1});
+  const auto ends_of = [&](size_t i) {
+    return std::pair(Point{points[i].x, kl.pixel(schemes[i].kl_low)},
+                     Point{points[i].x, kl.pixel(schemes[i].kl_high)});
+  };
+  for (size_t i = 0; i < schemes.size(); ++i) {
+    const auto [low, high] = ends_of(i);
+    names.keep_free(box_around(points[i], kRadius + 2, kRadius + 2));
+    names.keep_free({high.x - 4, high.y - 1, low.x + 4, low.y + 1});
   }
   for (size_t i = 0; i < schemes.size(); ++i) {
     const SchemeFidelity& scheme = schemes[i];
     const bool is_chosen = plot.recommended == i;
     const char* color = is_chosen ? kChosen : kDot;
-    const Point at{bits.pixel(scheme.bits_per_number), kl.pixel(scheme.kl_mean)};
-    const Point low{at.x, kl.pixel(scheme.kl_low)}, high{at.x, kl.pixel(scheme.kl_high)};
+    const Point at = points[i];
+    const auto [low, high] = ends_of(i);
     const Box name = names.place(at, scheme.scheme.size());
-    const Point nearest{std::clamp(at.x, name.left, name.right),
-                        std::clamp(at.y, name.top, name.bottom)};
-    if (std::hypot(nearest.x - at.x, nearest.y - at.y) > 16) out += line(at, nearest, kFaint, 0.8);
+    if (name.distance(at) > kJoined) out += line(at, name.nearest_to(at), kFaint, 0.8);
     out += line(low, high, color, 1.6);
     for (const Point& end : {low, high})
       out += line({end.x - 4, end.y}, {end.x + 4, end.y}, color, 1.6);
