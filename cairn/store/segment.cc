@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kSuffix = ".segment";
 constexpr std::string_view kTemporary = ".new";
-constexpr uint64_t kStageBytes = uint64_t{4} << 20;
+constexpr uint64_t kStageBytes = uint64_t{8} << 20;
 
 // Positive where the index keeps it, as a signed number.
 uint64_t random_id() {
