@@ -38,6 +38,8 @@ constexpr uint32_t kTileRows =
 constexpr uint32_t kStepRows =
     6;  // rows that see different positions are taken about so many at a time
 constexpr uint32_t kAheadPositions = 64;  // how far prefetches run ahead, per head
+constexpr uint32_t kGathered = 64;        // chosen positions that are brought together for one call
+constexpr uint32_t kNeighbours = 16;      // so many chosen in a row are read where they lie
 // Between the scores of two rows: one line more than a block, or all rows would share a few sets of
 // the first cache.
 constexpr uint64_t kScoreStride = kBlockPositions + 16;
@@ -247,10 +249,29 @@ struct Scratch {
   std::array<std::array<std::byte*, kMostScored>, 2> prepared;  // per form and scored family
   float* query;                                                 // one, scaled
   float* scores;                                                // [rows, 256]; then weights
-  float* more;    // the same, of a further scored family; null where there is one
-  float* output;  // one, of a further form
+  float* more;          // the same, of a further scored family; null where there is one
+  float* output;        // one, of a further form
+  std::byte* gathered;  // records of one head that were chosen; null where none are
   Partials block, segment, running;
 };
+
+// Of kGathered records of one head, by planes.
+uint64_t gathered_bytes(const FamilyPlace& place) {
+  uint64_t bytes = 0;
+  for (const PlanePlace& plane : place.planes)
+    bytes += round_up(uint64_t{kGathered} * plane.record_bytes, 64);
+  return bytes;
+}
+
+uint64_t gathered_bytes(const Call& call) {
+  uint64_t bytes = 0;
+  for (uint32_t form = 0; form < call.form_count; ++form) {
+    bytes = std::max(bytes, gathered_bytes(*call.forms[form].value));
+    for (uint32_t i = 0; i < call.forms[form].scored_count; ++i)
+      bytes = std::max(bytes, gathered_bytes(*call.forms[form].scored[i].place));
+  }
+  return bytes;
+}
 
 Scratch take_scratch(Carver& carver, const Call& call, uint64_t rows) {
   Scratch scratch{};
@@ -262,6 +283,8 @@ Scratch take_scratch(Carver& carver, const Call& call, uint64_t rows) {
   scratch.scores = carver.take<float>(rows * kScoreStride);
   if (call.forms[0].scored_count > 1) scratch.more = carver.take<float>(rows * kScoreStride);
   scratch.output = carver.take<float>(call.value_width);
+  if (call.queries.chosen != nullptr)
+    scratch.gathered = carver.take<std::byte>(gathered_bytes(call));
   scratch.block = take_partials(carver, call, rows);
   scratch.segment = take_partials(carver, call, rows);
   scratch.running = take_partials(carver, call, rows);
@@ -475,30 +498,43 @@ class Worker {
         (queries.end - queries.begin) * call_.group);
   }
 
-  // Adjacent positions of one page, which are therefore in one form.
+  // Adjacent positions of one page, which are therefore in one form; or chosen ones of one form,
+  // wherever they are.
   struct Stretch {
     Pos index;     // of the first: its position, or its rank in a chosen list
     Pos position;  // of the first
     uint32_t count;
     uint32_t form;
+    bool is_scattered;
   };
+
+  uint32_t form_at(Pos position) const {
+    return position < item_.run->exact_end ? call_.form_count - 1 : 0;
+  }
 
   template <class F>
   void each_stretch(Range piece, F f) const {
     const Pos page_positions = call_.view.page_positions;
     for (Pos index = piece.begin; index < piece.end;) {
       const Pos position = item_.is_sparse() ? item_.chosen[index] : index;
-      Pos count = std::min(piece.end - index, page_positions - position % page_positions);
-      if (item_.is_sparse()) {
-        Pos adjacent = 1;
-        while (adjacent < count && item_.chosen[index + adjacent] == position + adjacent)
-          ++adjacent;
-        count = adjacent;
-      }
-      f(Stretch{index, position, static_cast<uint32_t>(count),
-                position < item_.run->exact_end ? call_.form_count - 1 : 0});
-      index += count;
+      const Pos on_page = std::min(piece.end - index, page_positions - position % page_positions);
+      Stretch stretch{index, position, static_cast<uint32_t>(on_page), form_at(position), false};
+      if (item_.is_sparse()) choose_stretch(piece.end, stretch);
+      f(stretch);
+      index += stretch.count;
     }
+  }
+
+  // What follows in the chosen list: neighbours where there are several, else some of one form.
+  void choose_stretch(Pos end, Stretch& stretch) const {
+    const uint32_t* chosen = item_.chosen.data() + stretch.index;
+    uint32_t adjacent = 1;
+    while (adjacent < stretch.count && chosen[adjacent] == stretch.position + adjacent) ++adjacent;
+    stretch.count = adjacent;
+    stretch.is_scattered = adjacent < kNeighbours;
+    if (!stretch.is_scattered) return;
+    const auto most = static_cast<uint32_t>(std::min<Pos>(kGathered, end - stretch.index));
+    while (stretch.count < most && form_at(chosen[stretch.count]) == stretch.form) ++stretch.count;
   }
 
   // Calls f(records, first row, rows) for each head: in the order in which they lie in memory.
@@ -507,6 +543,12 @@ class Worker {
                     QuerySpan queries,
                     const Stretch& stretch,
                     F f) const {
+    if (stretch.is_scattered) {
+      each_rows(queries, [&](uint32_t head, uint32_t row, uint32_t rows) {
+        f(gather(place, item_.first_head + head, stretch), row, rows);
+      });
+      return;
+    }
     const Pos page = stretch.position / call_.view.page_positions;
     const auto first = static_cast<uint32_t>(stretch.position % call_.view.page_positions);
     std::byte* bytes = item_.run->pages.page(page);
@@ -515,6 +557,36 @@ class Worker {
       point_ahead(place, page, head, records);
       f(records, row, rows);
     });
+  }
+
+  // A kernel's call costs about as much as a vector of positions does, so that chosen ones are
+  // brought together first.
+  Records gather(const FamilyPlace& place, uint32_t head, const Stretch& stretch) const {
+    constexpr uint32_t kAhead = 4, kLine = 64;  // records, bytes
+    const Pos page_positions = call_.view.page_positions;
+    const std::span<const uint32_t> chosen = item_.chosen.subspan(stretch.index, stretch.count);
+    const auto page_of = [&](Pos position) {
+      return item_.run->pages.page(position / page_positions);
+    };
+    Records records{.count = stretch.count, .capacity = kGathered};
+    std::byte* to = scratch_.gathered;
+    for (size_t i = 0; i < place.planes.size(); ++i) {
+      const PlanePlace& plane = place.planes[i];
+      records.planes[i] = {to, plane.record_bytes, plane.word_bytes};
+      for (size_t at = 0; at < chosen.size(); ++at) {
+        if (const size_t next = at + kAhead; next < chosen.size()) {
+          const std::byte* record = page_of(chosen[next]) + plane.offset + head * plane.head_bytes +
+                                    chosen[next] % page_positions * plane.position_stride;
+          for (uint32_t byte = 0; byte < plane.record_bytes; byte += kLine)
+            __builtin_prefetch(record + byte);
+        }
+        copy_out(plane, head, page_of(chosen[at]),
+                 static_cast<uint32_t>(chosen[at] % page_positions), 1,
+                 to + at * plane.record_bytes, plane.record_bytes);
+      }
+      to += round_up(uint64_t{kGathered} * plane.record_bytes, 64);
+    }
+    return records;
   }
 
   // Lets kernels ask early for the records that come kAheadPositions later in this order, if they

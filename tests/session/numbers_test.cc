@@ -75,9 +75,12 @@ TEST_P(EveryScheme, AListOfEverythingIsDenseAttention) {
     How how = {.runs = {300, 220}, .attend_from = 300};
     const Fed dense = Feed(slot, GetParam(), how).feed();
     how.choose = static_cast<uint32_t>(how.length);
-    Fed listed = Feed(slot, GetParam(), how).feed();
-    listed.chosen.clear();
-    expect_same_bits(dense, listed, describe(slot));
+    for (const uint32_t page_positions : {how.page_positions, 4u}) {  // 4: never many in a row
+      how.page_positions = page_positions;
+      Fed listed = Feed(slot, GetParam(), how).feed();
+      listed.chosen.clear();
+      expect_same_bits(dense, listed, describe(slot));
+    }
   }
 }
 
