@@ -9,6 +9,7 @@
 #include "cairn/io/memory_fs.h"
 #include "tests/support/conversation.h"
 #include "tests/support/prompt_cache.h"
+#include "tests/support/sanitized.h"
 
 namespace cairn::testing {
 namespace {
@@ -316,12 +317,12 @@ TEST_F(MlxLm, AnyBytesGiveAnErrorOrASoundFile) {
           << at << ": " << made.error().message;
     }
   };
-  for (size_t at = 0; at < sound.size(); ++at) {
+  for (size_t at = 0; at < sound.size(); at += stride(5)) {
     std::string changed = sound;
     changed[at] ^= static_cast<char>(1 << at % 8);
     try_bytes(changed, at);
   }
-  for (size_t length = 0; length < sound.size(); ++length)
+  for (size_t length = 0; length < sound.size(); length += stride(5))
     try_bytes(sound.substr(0, length), length);
 }
 
