@@ -1,8 +1,8 @@
 // The loop over what queries see.
 //
-//   item     a tile of one run's queries, and key heads: all of them where that makes few rows (a
-//            page is then read in one sweep), else one. Rows are [head][query][query head of the
-//            group]
+//   item     a tile of one run's queries, or the queries of runs that decode from shared pages;
+//            and key heads: all of them where that makes few rows (a page is then read in one
+//            sweep), else one. Rows are [head][query][query head of the group]
 //   segment  1,024 positions of an item: results are joined inside segments, then over them
 //   block    256 positions: scores, softmax, weighted sum, join
 //
@@ -134,15 +134,21 @@ struct Call {
 };
 
 struct Item {
-  const RunView* run = nullptr;
+  const RunView* run = nullptr;  // of all queries; of several runs the first, with one query each
+  uint32_t runs = 1;
   uint32_t first_head = 0;  // of the keys
   uint32_t heads = 0;
-  Pos first = 0;  // positions of the item's queries: [first, last]
+  Pos first = 0;  // the least and the greatest position of a query; of one run all between them
   Pos last = 0;
   std::span<const uint32_t> chosen;  // of the item's only query; not used: empty with null data
 
   bool is_sparse() const { return chosen.data() != nullptr; }
-  uint32_t queries() const { return static_cast<uint32_t>(last - first + 1); }
+  uint32_t queries() const { return runs > 1 ? runs : static_cast<uint32_t>(last - first + 1); }
+  const RunView& run_of(uint32_t query) const { return runs > 1 ? run[query] : *run; }
+  Pos position_of(uint32_t query) const { return runs > 1 ? run[query].first : first + query; }
+  Pos row_of(uint32_t query) const {
+    return run_of(query).row + (position_of(query) - run_of(query).first);
+  }
 };
 
 // What some query of an item sees: sinks, then the window; ascending, not overlapping.
@@ -181,17 +187,43 @@ void each_block(const Retention::Visible& seen, F f) {
   }
 }
 
+// How many of the runs decode one position each from pages of which they share the first.
+uint32_t runs_together(const Call& call, std::span<const RunView> runs) {
+  uint32_t count = 1;
+  if (call.queries.chosen != nullptr || !call.view.retention.keeps_all()) return count;
+  const auto can_share = [&](const RunView& run) {
+    return run.count == 1 && run.first >= call.view.page_positions;
+  };
+  if (!can_share(runs[0])) return count;
+  while (count < std::min<size_t>(runs.size(), call.tile_queries) && can_share(runs[count]) &&
+         runs[count].pages.page(0) == runs[0].pages.page(0))
+    ++count;
+  return count;
+}
+
 template <class F>
 void each_item(const Call& call, F f) {
-  for (const RunView& run : call.view.runs)
+  const auto each_heads = [&](Item item) {
+    const bool are_few = uint64_t{item.queries()} * call.queries.heads <= kTileRows;
+    item.heads = are_few ? call.key_heads : 1;
+    for (; item.first_head < call.key_heads; item.first_head += item.heads) f(item);
+  };
+  std::span<const RunView> runs = call.view.runs;
+  for (uint32_t together; !runs.empty(); runs = runs.subspan(together)) {
+    const RunView& run = runs[0];
+    together = runs_together(call, runs);
+    if (together > 1) {
+      const auto [least, most] = std::ranges::minmax(runs.first(together), {}, &RunView::first);
+      each_heads({.run = &run, .runs = together, .first = least.first, .last = most.first});
+      continue;
+    }
     for (Pos first = 0; first < run.count; first += call.tile_queries) {
       const Pos last = std::min<Pos>(first + call.tile_queries, run.count) - 1;
-      const uint64_t all_rows = (last - first + 1) * call.queries.heads;
-      const uint32_t heads = all_rows <= kTileRows ? call.key_heads : 1;
-      Item item{.run = &run, .heads = heads, .first = run.first + first, .last = run.first + last};
+      Item item{.run = &run, .first = run.first + first, .last = run.first + last};
       if (call.queries.chosen != nullptr) item.chosen = call.queries.chosen->of(run.row + first);
-      for (; item.first_head < call.key_heads; item.first_head += heads) f(item);
+      each_heads(item);
     }
+  }
 }
 
 uint32_t rows_of(const Call& call, const Item& item) {
@@ -315,7 +347,13 @@ class Worker {
   void attend_block(Pos block) {
     block_ = {block * kBlockPositions, (block + 1) * kBlockPositions};
     const QuerySpan all{0, item_.queries()};
-    if (see_the_same(all)) {
+    if (item_.runs > 1) {
+      for (QuerySpan some; some.end < all.end; some.begin = some.end) {
+        do ++some.end;
+        while (some.end < all.end && read_the_same(some.begin, some.end));
+        attend_queries(some);
+      }
+    } else if (see_the_same(all)) {
       attend_queries(all);
     } else {
       for (uint32_t query = 0; query < all.end; query += call_.step_queries)
@@ -370,7 +408,7 @@ class Worker {
   };
   Place place_of(uint32_t row) const {
     const uint32_t in_head = row % rows_per_head_;
-    return {item_.run->row + (item_.first - item_.run->first) + in_head / call_.group,
+    return {item_.row_of(in_head / call_.group),
             (item_.first_head + row / rows_per_head_) * call_.group + in_head % call_.group};
   }
 
@@ -403,19 +441,36 @@ class Worker {
   // What query number `query` sees of the block.
   Retention::Visible visible(uint32_t query) const {
     if (item_.is_sparse()) return {{}, clip(seen_.recent, block_)};
-    const Retention::Visible all = call_.view.retention.visible(item_.first + query);
+    const Retention::Visible all = call_.view.retention.visible(item_.position_of(query));
     return {clip(all.sinks, block_), clip(all.recent, block_)};
   }
 
+  bool see_the_same(uint32_t a, uint32_t b) const {
+    const Retention::Visible first = visible(a), second = visible(b);
+    return first.sinks == second.sinks && first.recent == second.recent;
+  }
+  // Of one run: who is between two sees what both see.
   bool see_the_same(QuerySpan queries) const {
-    const Retention::Visible first = visible(queries.begin), last = visible(queries.end - 1);
-    return first.sinks == last.sinks && first.recent == last.recent;
+    return see_the_same(queries.begin, queries.end - 1);
+  }
+
+  // Whether what two runs' queries see of the block is the same memory.
+  bool read_the_same(uint32_t a, uint32_t b) const {
+    const RunView &first = item_.run_of(a), &second = item_.run_of(b);
+    if (first.exact_end != second.exact_end || !see_the_same(a, b)) return false;
+    const Range range = visible(a).recent;
+    if (range.empty()) return true;
+    const Pos page_positions = call_.view.page_positions;
+    for (Pos page = range.begin / page_positions; page * page_positions < range.end; ++page)
+      if (first.pages.page(page) != second.pages.page(page)) return false;
+    return true;
   }
 
   // Queries that see different positions are cut where their ranges begin and end, so that every
   // position of a piece is seen by the same rows: weights of 0 would not do, because 0 * NaN is NaN
   // and 0 + -0 is not -0.
   void attend_queries(QuerySpan queries) {
+    run_ = &item_.run_of(queries.begin);
     const Cuts cuts = cuts_of(queries);
     score_pieces(queries, cuts);
     each_rows(queries, [&](uint32_t, uint32_t row, uint32_t count) {
@@ -509,7 +564,7 @@ class Worker {
   };
 
   uint32_t form_at(Pos position) const {
-    return position < item_.run->exact_end ? call_.form_count - 1 : 0;
+    return position < run_->exact_end ? call_.form_count - 1 : 0;
   }
 
   template <class F>
@@ -551,7 +606,7 @@ class Worker {
     }
     const Pos page = stretch.position / call_.view.page_positions;
     const auto first = static_cast<uint32_t>(stretch.position % call_.view.page_positions);
-    std::byte* bytes = item_.run->pages.page(page);
+    std::byte* bytes = run_->pages.page(page);
     each_rows(queries, [&](uint32_t head, uint32_t row, uint32_t rows) {
       Records records = place.records(bytes, item_.first_head + head, first, stretch.count);
       point_ahead(place, page, head, records);
@@ -565,9 +620,7 @@ class Worker {
     constexpr uint32_t kAhead = 4, kLine = 64;  // records, bytes
     const Pos page_positions = call_.view.page_positions;
     const std::span<const uint32_t> chosen = item_.chosen.subspan(stretch.index, stretch.count);
-    const auto page_of = [&](Pos position) {
-      return item_.run->pages.page(position / page_positions);
-    };
+    const auto page_of = [&](Pos position) { return run_->pages.page(position / page_positions); };
     Records records{.count = stretch.count, .capacity = kGathered};
     std::byte* to = scratch_.gathered;
     for (size_t i = 0; i < place.planes.size(); ++i) {
@@ -598,8 +651,10 @@ class Worker {
     page += ahead / item_.heads;
     const auto next_head = item_.first_head + static_cast<uint32_t>(ahead % item_.heads);
     const Pos begin = page * page_positions;
-    if (begin < seen_.recent.begin || begin >= seen_.recent.end) return;
-    const std::byte* bytes = item_.run->pages.page(page);
+    if (begin < seen_.recent.begin || begin >= seen_.recent.end ||
+        begin >= run_->first + run_->count)
+      return;
+    const std::byte* bytes = run_->pages.page(page);
     for (size_t i = 0; i < place.planes.size(); ++i)
       records.planes[i].next =
           bytes + place.planes[i].offset + next_head * place.planes[i].head_bytes;
@@ -659,6 +714,7 @@ class Worker {
   uint32_t rows_ = 0;
   uint32_t rows_per_head_ = 0;
   Range block_;
+  const RunView* run_ = nullptr;  // of the queries in hand
 };
 
 // The blocks of one segment that an item sees, and the parts that take them.

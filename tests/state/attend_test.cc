@@ -285,6 +285,54 @@ TEST_P(EveryTarget, ABatchGivesEachSequenceItsOwnBits) {
   EXPECT_TRUE(same_bytes(together, alone));
 }
 
+// Forks that decode at once are attended together where their pages are the same.
+TEST_P(EveryTarget, ForksGiveTheBitsOfEachAlone) {
+  constexpr uint32_t kKeyHeads = 3, kHeads = 9, kWidth = 64;
+  constexpr Pos kShared = 333;
+  constexpr Pos kOwn[] = {1, 300, 3, 40, 1, 700, 12, 1, 5};
+  for (const std::string_view encoding : {"f16", "affine8-g32", "turbo-key8", "turbo-value3"}) {
+    SCOPED_TRACE(encoding);
+    Pages pages({.shape = {.heads = kKeyHeads, .head_dim = kWidth},
+                 .key = encoding,
+                 .value = encoding,
+                 .page_positions = 16});
+    const auto append = [&](size_t sequence, Pos count) {
+      const std::vector<float> x =
+          random_floats(sequence * 1000 + count, count * kKeyHeads * kWidth);
+      pages.append(sequence, count, x.data(), x.data());
+    };
+    const size_t first = pages.start();
+    append(first, kShared);
+    std::vector<RunView> runs;
+    for (const Pos own : kOwn) {
+      // In their midst one that shares nothing, and one that shares half of it.
+      size_t sequence = runs.size() == 3 ? pages.start() : pages.fork(first);
+      append(sequence, own);
+      if (runs.size() == 5) {
+        const size_t half = pages.start();
+        append(half, kShared / 2);
+        sequence = pages.fork(half);
+        append(sequence, own);
+      }
+      runs.push_back(pages.run(sequence, pages.length(sequence) - 1, 1, runs.size()));
+    }
+    const std::vector<float> queries = random_floats(9, runs.size() * kHeads * kWidth);
+    for (const uint32_t parts : {1u, 3u}) {
+      std::vector<float> together(queries.size()), alone(queries.size());
+      for (uint32_t part = 0; part < parts; ++part)
+        attend(pages.view(runs), {.data = queries.data(), .heads = kHeads},
+               {.data = together.data()}, {part, parts});
+      for (RunView run : runs) {
+        const uint64_t offset = run.row * kHeads * kWidth;
+        run.row = 0;
+        attend(pages.view({&run, 1}), {.data = queries.data() + offset, .heads = kHeads},
+               {.data = alone.data() + offset});
+      }
+      EXPECT_TRUE(same_bytes(together, alone)) << parts << " parts";
+    }
+  }
+}
+
 // What the rows of q = 0 say: the mean of the visible values, and the log of how many there are.
 // Keys at position t are t, values 1000 + t.
 struct Means {

@@ -35,6 +35,20 @@ class Pages {
     return tables_.size() - 1;
   }
 
+  // A sequence that begins as another one: on the same pages, but for the last one if it is not
+  // full.
+  size_t fork(size_t sequence) {
+    const size_t made = start();
+    for (const PageRef& page : tables_[sequence].tail) tables_[made].tail.push_back(page.share());
+    lengths_[made] = lengths_[sequence];
+    if (lengths_[made] % layout_.page_positions != 0) {
+      PageRef copy = std::move(pool_->take().value());
+      std::memcpy(copy.data(), tables_[sequence].tail.back().data(), layout_.page_bytes);
+      tables_[made].tail.back() = std::move(copy);
+    }
+    return made;
+  }
+
   Pos length(size_t sequence) const { return lengths_[sequence]; }
 
   // keys: [count, heads, head_dim], values: [count, heads, value_dim]. What lies beyond is NaN.
