@@ -505,9 +505,28 @@ void multiply_columns(const Product& product, size_t begin, size_t end) {
   if (middle < end) multiply<Numbers>(eight, product, middle, end);
 }
 
+// Adds the rows of `product` whose b is a group's column of packed codes, in place. The last record
+// that may be read is copied first: Packed reads up to 3 bytes more than it needs.
+template <class Packed>
+void multiply_codes(Product product, uint32_t columns, bool is_last_readable) {
+  const uint32_t apart = is_last_readable ? 0 : 1;
+  const hn::ScalableTag<float> d;
+  const size_t steps = product.steps;
+  product.steps -= apart;
+  multiply<Packed>(d, product, 0, columns);
+  if (apart == 0) return;
+  std::byte last[kMaxGroup + 4] = {};
+  std::memcpy(last, product.b + (steps - 1) * product.b_stride, bytes_of<Packed>(columns));
+  product.a += steps - 1;
+  product.b = last;
+  product.steps = 1;
+  multiply<Packed>(d, product, 0, columns);
+}
+
 // accumulate of RecordFunctions. Numbers: what a code is before its scale, as in tile-inl.h; what
-// takes more than a conversion is done once for all rows. kHasBiases: plane 2 is there.
-template <class Numbers, bool kHasBiases>
+// takes more than a conversion is done once for all rows, unless Packed (void: nothing) reads it
+// from packed codes at once. kHasBiases: plane 2 is there.
+template <class Numbers, bool kHasBiases, class Packed = void>
 void add_codes(const Shape& shape,
                const float* weights,
                size_t weight_stride,
@@ -518,7 +537,8 @@ void add_codes(const Shape& shape,
                size_t partial_floats) {
   constexpr bool kInPlace = std::is_same_v<Numbers, CodeBytes>;
   const PlaneRun& plane = in.planes[kCodes];
-  const bool is_direct = shape.bits == 8 && plane.word_stride == 4;
+  const bool is_packed = !std::is_void_v<Packed> && plane.word_stride == 4;
+  const bool is_direct = (shape.bits == 8 || is_packed) && plane.word_stride == 4;
   alignas(64) float numbers[kInPlace ? 1 : kChunk * kMaxGroup];
   alignas(64) float scaled[kRowsAtOnce * kChunk], scales[kChunk], biases[kChunk];
   uint8_t unpacked[kStreamBytes * kChunk];
@@ -529,6 +549,9 @@ void add_codes(const Shape& shape,
     const std::byte* next = is_direct && plane.next != nullptr
                                 ? plane.next + (in.first + p) * plane.position_stride
                                 : nullptr;
+    if (is_packed && next != nullptr)
+      for (size_t line = 0; line < count * plane.position_stride; line += 64)
+        __builtin_prefetch(next + line, 0, 2);
     if (!is_direct) {
       unpack(shape, in, p, count, unpacked);
       codes = reinterpret_cast<const std::byte*>(unpacked);
@@ -539,7 +562,7 @@ void add_codes(const Shape& shape,
       read_numbers(shape, in, kScales, g, p, count, scales);
       if constexpr (kHasBiases) read_numbers(shape, in, kBiases, g, p, count, biases);
       if constexpr (!kInPlace)
-        for (uint32_t k = 0; k < count; ++k)
+        for (uint32_t k = 0; !is_packed && k < count; ++k)
           each_vector(shape.group, [&](auto d, uint32_t i) HWY_ATTR {
             hn::StoreU(Numbers::load(d, codes + k * code_stride + column + i), d,
                        numbers + k * shape.group + i);
@@ -565,6 +588,15 @@ void add_codes(const Shape& shape,
                         .c = sums,
                         .c_stride = partial_floats,
                         .from_zero = false};
+        if constexpr (!std::is_void_v<Packed>) {
+          if (is_packed) {
+            product.b = codes + bytes_of<Packed>(column);
+            product.next = nullptr;
+            product.c += column;
+            multiply_codes<Packed>(product, shape.group, in.first + p + count < in.capacity);
+            continue;
+          }
+        }
         if constexpr (kInPlace) {
           multiply_columns<Numbers>(product, column, column + shape.group);
         } else {

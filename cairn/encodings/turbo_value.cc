@@ -153,6 +153,25 @@ struct CentroidBytes {
   }
 };
 
+// The same of packed codes, where a vector has eight numbers, as many as there are centroids of 3
+// bits: three bytes, of which every lane takes its own bits.
+struct PackedCentroids {
+  static constexpr size_t kBits = 3;
+  template <class Tag>
+  static HWY_INLINE hn::Vec<Tag> load(Tag tag, const std::byte* from) {
+    alignas(32) static constexpr uint32_t kShifts[8] = {0, 3, 6, 9, 12, 15, 18, 21};
+    const hn::Rebind<uint32_t, Tag> words;
+    const hn::Rebind<int32_t, Tag> integers;
+    uint32_t word;
+    std::memcpy(&word, from, sizeof(word));
+    const auto own = hn::Shr(hn::Set(words, word), hn::Load(words, kShifts));
+    return look_up<8>(tag, kTable<3>.centroids,
+                      hn::BitCast(integers, hn::And(own, hn::Set(words, 7))));
+  }
+};
+template <uint32_t kBits>
+using Packed = std::conditional_t<kBits == 3 && kLanes == 8, PackedCentroids, void>;
+
 // How many boundaries are less than u: each bit of the answer is a comparison.
 template <uint32_t kBits>
 HWY_INLINE VI codes_of(V u) {
@@ -270,8 +289,9 @@ void accumulate(const Codec& codec,
                 Pos first,
                 const Records& in,
                 float* partial) {
-  add_codes<CentroidBytes<kBits>, false>(plain_shape(kBits, codec.width), weights, weight_stride,
-                                         rows, first, in, partial, codec.geometry.partial_floats);
+  add_codes<CentroidBytes<kBits>, false, Packed<kBits> >(plain_shape(kBits, codec.width), weights,
+                                                         weight_stride, rows, first, in, partial,
+                                                         codec.geometry.partial_floats);
 }
 
 template <uint32_t kBits>

@@ -2,7 +2,8 @@
 // loop of scores (steps are dimensions, columns positions) and of weighted sums (steps are
 // positions, columns dimensions). Every element is one chain of fma, whatever the tiling.
 //
-// `Words` says what b is made of: kBytes per element, and load(d, pointer) -> a vector of f32.
+// `Words` says what b is made of: kBytes per element (or kBits, where vectors of them fill whole
+// bytes), and load(d, pointer) -> a vector of f32.
 // Included once per target: between hwy/highway.h and the file's own HWY_NAMESPACE code.
 #if defined(CAIRN_KERNELS_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef CAIRN_KERNELS_TILE_INL_H_
@@ -35,6 +36,14 @@ struct Product {
 // Of six rows of c that stay in registers: 12 of AVX2's 16, 24 of 32 elsewhere.
 inline constexpr size_t kVectorsOfMany = HWY_TARGET == HWY_AVX2 ? 2 : 4;
 
+template <class Words>
+constexpr size_t bytes_of(size_t elements) {
+  if constexpr (requires { Words::kBits; })
+    return elements * Words::kBits / 8;
+  else
+    return elements * Words::kBytes;
+}
+
 struct Floats {
   static constexpr size_t kBytes = sizeof(float);
   template <class D>
@@ -49,14 +58,14 @@ HWY_NOINLINE void multiply_tile(D d, const Product& p, size_t row, size_t column
   using V = hwy::HWY_NAMESPACE::Vec<D>;
   namespace hn = hwy::HWY_NAMESPACE;
   constexpr size_t kLanes = hn::MaxLanes(D());
-  constexpr size_t kTileBytes = kVectors * kLanes * Words::kBytes;
+  constexpr size_t kTileBytes = bytes_of<Words>(kVectors * kLanes);
   constexpr size_t kLine = 64;
   constexpr size_t kStepBytes = kTileBytes < kLine ? kLine : kTileBytes;
   const float* HWY_RESTRICT a = p.a + row * p.a_stride;
-  const std::byte* HWY_RESTRICT b = p.b + column * Words::kBytes;
+  const std::byte* HWY_RESTRICT b = p.b + bytes_of<Words>(column);
   // Asked for line by line in ascending order, whatever order the tile reads: the memory's own
   // prefetch then helps (20 % more bytes per second in decode than the tile's order, Zen 3).
-  const std::byte* next = kPrefetch ? p.next + column * Words::kBytes * p.steps : nullptr;
+  const std::byte* next = kPrefetch ? p.next + bytes_of<Words>(column * p.steps) : nullptr;
   float* HWY_RESTRICT c = p.c + row * p.c_stride + column;
 
   V sums[kRows][kVectors];
@@ -78,14 +87,14 @@ HWY_NOINLINE void multiply_tile(D d, const Product& p, size_t row, size_t column
       for (size_t r = 0; r < kRows; ++r) factors[r] = hn::Set(d, a[r * p.a_stride + step]);
       HWY_UNROLL(8)
       for (size_t v = 0; v < kVectors; ++v) {
-        const V x = Words::load(d, b + v * kLanes * Words::kBytes);
+        const V x = Words::load(d, b + bytes_of<Words>(v * kLanes));
         HWY_UNROLL(8)
         for (size_t r = 0; r < kRows; ++r) sums[r][v] = hn::MulAdd(x, factors[r], sums[r][v]);
       }
     } else {
       V x[kVectors];
       HWY_UNROLL(8)
-      for (size_t v = 0; v < kVectors; ++v) x[v] = Words::load(d, b + v * kLanes * Words::kBytes);
+      for (size_t v = 0; v < kVectors; ++v) x[v] = Words::load(d, b + bytes_of<Words>(v * kLanes));
       HWY_UNROLL(8)
       for (size_t r = 0; r < kRows; ++r) {
         const V factor = hn::Set(d, a[r * p.a_stride + step]);
@@ -107,7 +116,7 @@ HWY_INLINE void multiply_rows(D d, const Product& p, size_t row, size_t begin, s
   constexpr size_t kLineMask = 63;
   for (; begin + kColumns <= end; begin += kColumns) {
     // Each line is asked for once: by the first rows, where a line begins.
-    if (kPrefetch && row == 0 && p.next != nullptr && ((begin * Words::kBytes) & kLineMask) == 0)
+    if (kPrefetch && row == 0 && p.next != nullptr && (bytes_of<Words>(begin) & kLineMask) == 0)
       multiply_tile<kRows, kVectors, kPrefetch, Words>(d, p, row, begin);
     else
       multiply_tile<kRows, kVectors, false, Words>(d, p, row, begin);
@@ -157,14 +166,14 @@ HWY_NOINLINE void multiply_packed(D d, const Product& p, size_t begin, size_t en
     const size_t columns = HWY_MIN(kColumns, end - column);
     for (size_t step = 0; step < p.steps; step += kSteps) {
       const size_t steps = HWY_MIN(kSteps, p.steps - step);
-      const size_t offset = step * p.b_stride + column * Words::kBytes;
+      const size_t offset = step * p.b_stride + bytes_of<Words>(column);
       for (size_t s = 0; s < steps; ++s) {
         const std::byte* b = p.b + offset + s * p.b_stride;
         if (p.next != nullptr)
-          for (size_t line = 0; line < columns * Words::kBytes; line += kLine)
+          for (size_t line = 0; line < bytes_of<Words>(columns); line += kLine)
             __builtin_prefetch(p.next + offset + s * p.b_stride + line, 0, 2);
         for (size_t i = 0; i < columns; i += kLanes)
-          hn::Store(Words::load(d, b + i * Words::kBytes), d,
+          hn::Store(Words::load(d, b + bytes_of<Words>(i)), d,
                     packed + i / kTile * kTile * kSteps + s * kTile + i % kTile);
       }
       for (size_t i = 0; i < columns; i += kTile) {
