@@ -513,14 +513,14 @@ void multiply_codes(Product product, uint32_t columns, bool is_last_readable) {
   const hn::ScalableTag<float> d;
   const size_t steps = product.steps;
   product.steps -= apart;
-  multiply<Packed>(d, product, 0, columns);
+  multiply<Packed, 2>(d, product, 0, columns);
   if (apart == 0) return;
   std::byte last[kMaxGroup + 4] = {};
   std::memcpy(last, product.b + (steps - 1) * product.b_stride, bytes_of<Packed>(columns));
   product.a += steps - 1;
   product.b = last;
   product.steps = 1;
-  multiply<Packed>(d, product, 0, columns);
+  multiply<Packed, 2>(d, product, 0, columns);
 }
 
 // accumulate of RecordFunctions. Numbers: what a code is before its scale, as in tile-inl.h; what
