@@ -1,6 +1,6 @@
 # The commands of the README. `make help` lists them; the work is in tools/ and in CMakePresets.json.
 
-BENCHES := restart store state attend decode kernel codec
+BENCHES := restart store state attend decode speculate kernel codec
 JOBS ?= $(shell nproc)
 CMAKE_ARGS ?=
 launcher := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)

@@ -45,7 +45,7 @@ TEST_P(Perplexity, StaysAsRecorded) {
   const std::vector<int32_t> tokens = tokens_of(*model->tokenizer());
   std::vector<std::string> schemes;
   for (const Recorded& recorded : expected.schemes) schemes.push_back(recorded.scheme);
-  FidelityOptions how{.context = kTokens};
+  FidelityOptions how{.context = kTokens, .drift_tokens = 0};
   if (model->tokenizer()->adds_bos()) how.bos = model->tokenizer()->bos();
   const Fidelity measured = must(measure_fidelity(*model, tokens, schemes, how));
   EXPECT_NEAR(measured.perplexity, expected.perplexity, expected.perplexity * 0.01);
