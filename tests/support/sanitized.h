@@ -1,5 +1,5 @@
 // Whether a sanitizer watches: every step is then several times as slow, and a test that goes
-// through every byte or prompt may take some of them.
+// through every byte may take some of them.
 #ifndef CAIRN_TESTS_SUPPORT_SANITIZED_H_
 #define CAIRN_TESTS_SUPPORT_SANITIZED_H_
 
