@@ -1,4 +1,4 @@
-// Reuse changes no bit of a real model: 900 tokens over f16 state, 300 over the others, 100 where
+// Reuse changes no bit of a real model: 600 tokens over f16 state, 200 over the others, 100 where
 // the kernels are scalar; and on 100 tokens all of the machine's targets agree. (tests/models_slow
 // has 900 tokens over every state.)
 #include "tests/models/reuse.h"
@@ -24,7 +24,7 @@ INSTANTIATE_TEST_SUITE_P(States,
 
 size_t length_for(std::string_view scheme) {
   if (use_scalar()) return 100;
-  return scheme == "f16" ? 900 : 300;
+  return scheme == "f16" ? 600 : 200;
 }
 
 TEST_P(RealReuse, ChangesNoBit) {
