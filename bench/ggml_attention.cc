@@ -2,6 +2,8 @@
 
 #include <ggml-cpu.h>
 #include <ggml.h>
+#include <pthread.h>
+#include <sched.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -106,8 +108,12 @@ GgmlAttention::GgmlAttention(const GgmlShape& shape, uint32_t threads)
 GgmlAttention::~GgmlAttention() = default;
 
 void GgmlAttention::step() {
+  // ggml moves the caller's thread to the last of its cores, where another of ours may be pinned.
+  cpu_set_t callers_cores;
+  pthread_getaffinity_np(pthread_self(), sizeof(callers_cores), &callers_cores);
   if (ggml_graph_compute(state_->graph, &state_->plan) != GGML_STATUS_SUCCESS)
     throw std::runtime_error("ggml_attention: ggml failed");
+  pthread_setaffinity_np(pthread_self(), sizeof(callers_cores), &callers_cores);
   ggml_threadpool_pause(state_->pool);  // its threads would go on spinning for a while
 }
 
