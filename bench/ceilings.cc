@@ -16,8 +16,14 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 
+// After highway.h, which opens the target.
+#include "cairn/kernels/pairs-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace cairn::bench::HWY_NAMESPACE {
+using cairn::HWY_NAMESPACE::add_pairs;
+using cairn::HWY_NAMESPACE::PairSum;
+using cairn::HWY_NAMESPACE::total;
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Four streams, so that the hardware has something to overlap.
@@ -66,33 +72,32 @@ double multiply_add(size_t rounds, float* result) {
 }
 
 // Returns how many operations on 16-bit numbers it did.
-double multiply_pairs(size_t rounds, float* result) {
+CAIRN_PAIRS_ATTR double multiply_pairs(size_t rounds, float* result) {
   const hn::ScalableTag<int16_t> pairs;
   const hn::RepartitionToWide<decltype(pairs)> d;
+  using H = hn::Vec<decltype(pairs)>;
+  using Z = hn::Vec<decltype(d)>;
   // Six sums, six factors and x: more would not stay in AVX2's registers.
-  const auto factor = [&](int16_t by) HWY_ATTR {
-    return hn::Set(pairs, static_cast<int16_t>(static_cast<int16_t>(rounds) + by));
-  };
-  const auto f0 = factor(1), f1 = factor(3), f2 = factor(5), f3 = factor(7), f4 = factor(9),
-             f5 = factor(11);
-  auto x = hn::Iota(pairs, 1);
-  auto a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, a4 = a0, a5 = a0;
-  auto odd = hn::Zero(d);  // of targets that sum into two
+  constexpr size_t kSums = 6, kSteps = 4;
+  H factors[kSums];
+  PairSum<Z> sums[kSums];
+  for (size_t i = 0; i < kSums; ++i) {
+    factors[i] = hn::Set(pairs, static_cast<int16_t>(static_cast<int16_t>(rounds) + 2 * i + 1));
+    sums[i] = {hn::Zero(d), hn::Zero(d)};
+  }
+  H x = hn::Iota(pairs, 1);
   for (size_t i = 0; i < rounds; ++i) {
     HWY_UNROLL(4)
-    for (int again = 0; again < 4; ++again) {
-      a0 = hn::ReorderWidenMulAccumulate(d, x, f0, a0, odd);
-      a1 = hn::ReorderWidenMulAccumulate(d, x, f1, a1, odd);
-      a2 = hn::ReorderWidenMulAccumulate(d, x, f2, a2, odd);
-      a3 = hn::ReorderWidenMulAccumulate(d, x, f3, a3, odd);
-      a4 = hn::ReorderWidenMulAccumulate(d, x, f4, a4, odd);
-      a5 = hn::ReorderWidenMulAccumulate(d, x, f5, a5, odd);
-      x = hn::Add(x, f0);
+    for (size_t step = 0; step < kSteps; ++step) {
+      HWY_UNROLL(6)
+      for (size_t k = 0; k < kSums; ++k) add_pairs(d, x, factors[k], step, sums[k]);
+      x = hn::Add(x, factors[0]);
     }
   }
-  const auto sum = hn::Add(hn::Add(hn::Add(a0, a1), hn::Add(a2, a3)), hn::Add(a4, a5));
+  Z sum = hn::Zero(d);
+  for (const PairSum<Z>& some : sums) sum = hn::Add(sum, total(some));
   *result = static_cast<float>(hn::GetLane(hn::SumOfLanes(d, sum)));
-  return 48.0 * static_cast<double>(rounds * hn::Lanes(pairs));
+  return 2.0 * kSums * kSteps * static_cast<double>(rounds * hn::Lanes(pairs));
 }
 
 // Returns how many numbers it converted.

@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "cairn/encodings/codes.h"
+#include "cairn/kernels/pairs-inl.h"
 #include "cairn/kernels/sums-inl.h"
 #include "cairn/kernels/tile-inl.h"
 #include "hwy/highway.h"
@@ -277,7 +278,7 @@ class Lines {
 
 // Rows [row, row + kRows) x kVectors vectors of positions. kBits: of a code in the words.
 template <uint32_t kBits, bool kOffsets, size_t kRows, size_t kVectors>
-HWY_NOINLINE void score_tile(
+HWY_NOINLINE CAIRN_PAIRS_ATTR void score_tile(
     const Scored& scored, const Keys& keys, Lines& next, size_t row, size_t from, size_t to) {
   constexpr size_t kPairs = 16 / kBits;  // in a word
   const hn::ScalableTag<float> d;
@@ -294,10 +295,10 @@ HWY_NOINLINE void score_tile(
   const std::byte* word = keys.words + from * sizeof(uint32_t);
   V scores[kRows][kVectors];
   for (size_t g = 0; g < scored.groups; ++g) {
-    Z sums[kRows][kVectors], sums_of_odd[kRows][kVectors];
+    PairSum<Z> sums[kRows][kVectors];
     HWY_UNROLL(8)
     for (size_t r = 0; r < kRows; ++r) HWY_UNROLL(8)
-    for (size_t v = 0; v < kVectors; ++v) sums[r][v] = sums_of_odd[r][v] = hn::Zero(integers);
+    for (size_t v = 0; v < kVectors; ++v) sums[r][v] = {hn::Zero(integers), hn::Zero(integers)};
     for (size_t w = 0; w < scored.group_words; ++w) {
       next.ask<kVectors * kLanes * sizeof(uint32_t)>();
       H codes[kVectors];
@@ -316,8 +317,7 @@ HWY_NOINLINE void score_tile(
           const H factors = hn::BitCast(halves, hn::Set(integers, numbers));
           HWY_UNROLL(8)
           for (size_t v = 0; v < kVectors; ++v)
-            sums[r][v] = hn::ReorderWidenMulAccumulate(integers, two[v], factors, sums[r][v],
-                                                       sums_of_odd[r][v]);
+            add_pairs(integers, two[v], factors, pair, sums[r][v]);
         }
       }
       word += keys.word_stride;
@@ -331,7 +331,7 @@ HWY_NOINLINE void score_tile(
       for (size_t r = 0; r < kRows; ++r) {
         const auto* steps = reinterpret_cast<const float*>(prepared + r * prepared_bytes);
         const V sum = hn::Set(d, steps[scored.groups + g]);
-        Z product = hn::RearrangeToOddPlusEven(sums[r][v], sums_of_odd[r][v]);
+        Z product = total(sums[r][v]);
         if constexpr (kOffsets) {
           int32_t offset;
           std::memcpy(&offset, steps + 2 * scored.groups + g, sizeof(offset));
