@@ -54,18 +54,26 @@ HWY_INLINE hn::Mask<D> lanes_of(size_t lane, size_t begin, size_t end) {
                  hn::Lt(index, hn::Set(d, static_cast<float>(end))));
 }
 
-// Calls whole(scores) for sixteens inside [begin, end) and part(scores, begin lane, end lane) for
-// its ragged ends.
+// Rows whose chains of operations run beside each other: one alone waits for its own results.
+constexpr size_t kTogether = HWY_MAX(4 / kVectors, 1);
+
+struct Places {
+  size_t begin, end;
+};
+
+// Calls whole(index) for sixteens inside [begin, end) and part(index, begin lane, end lane) for its
+// ragged ends.
 template <class Whole, class Ragged>
-HWY_INLINE void each_sixteen(float* scores, size_t begin, size_t end, Whole whole, Ragged ragged) {
+HWY_INLINE void each_sixteen(const Places& places, Whole whole, Ragged ragged) {
+  const size_t begin = places.begin, end = places.end;
   size_t i = begin / kSums * kSums;
   if (i < begin) {
     const size_t stop = end < i + kSums ? end - i : kSums;
-    if (begin < end) ragged(scores + i, begin - i, stop);
+    if (begin < end) ragged(i, begin - i, stop);
     i += kSums;
   }
-  for (; i + kSums <= end; i += kSums) whole(scores + i);
-  if (i < end) ragged(scores + i, 0, end - i);
+  for (; i + kSums <= end; i += kSums) whole(i);
+  if (i < end) ragged(i, 0, end - i);
 }
 
 // Ragged ends pass through a copy, so that nothing outside the range is read or written.
@@ -73,63 +81,97 @@ struct Sixteen {
   alignas(64) float values[kSums];
 };
 
-struct Range32 {
-  size_t begin, end;
-};
-
-Softmax block(float* scores, Pos first, Range a, Range b) {
-  const Range32 ranges[] = {{a.empty() ? 0 : a.begin - first, a.empty() ? 0 : a.end - first},
-                            {b.empty() ? 0 : b.begin - first, b.empty() ? 0 : b.end - first}};
+template <size_t kRows>
+void block_of_rows(float* scores, size_t stride, const Places (&ranges)[2], Softmax* results) {
   const float kLowest = -std::numeric_limits<float>::infinity();
-  V maxima[kVectors];
-  for (V& m : maxima) m = hn::Set(d, kLowest);
-  for (const Range32& range : ranges)
+  V maxima[kRows][kVectors];
+  for (auto& row : maxima)
+    for (V& m : row) m = hn::Set(d, kLowest);
+  for (const Places& range : ranges)
     each_sixteen(
-        scores, range.begin, range.end,
-        [&](const float* s) HWY_ATTR {
+        range,
+        [&](size_t i) HWY_ATTR {
+          HWY_UNROLL(4)
+          for (size_t r = 0; r < kRows; ++r) HWY_UNROLL(4)
           for (size_t j = 0; j < kVectors; ++j)
-            maxima[j] = hn::Max(maxima[j], hn::LoadU(d, s + j * kLanes));
+            maxima[r][j] =
+                hn::Max(maxima[r][j], hn::LoadU(d, scores + r * stride + i + j * kLanes));
         },
-        [&](const float* s, size_t begin, size_t end) HWY_ATTR {
-          Sixteen x;
-          for (float& value : x.values) value = kLowest;
-          std::memcpy(x.values + begin, s + begin, (end - begin) * sizeof(float));
-          for (size_t j = 0; j < kVectors; ++j)
-            maxima[j] = hn::Max(maxima[j], hn::Load(d, x.values + j * kLanes));
+        [&](size_t i, size_t begin, size_t end) HWY_ATTR {
+          for (size_t r = 0; r < kRows; ++r) {
+            Sixteen x;
+            for (float& value : x.values) value = kLowest;
+            std::memcpy(x.values + begin, scores + r * stride + i + begin,
+                        (end - begin) * sizeof(float));
+            for (size_t j = 0; j < kVectors; ++j)
+              maxima[r][j] = hn::Max(maxima[r][j], hn::Load(d, x.values + j * kLanes));
+          }
         });
-  V top = maxima[0];
-  for (size_t j = 1; j < kVectors; ++j) top = hn::Max(top, maxima[j]);
-  const V max = hn::Add(hn::MaxOfLanes(d, top), hn::Zero(d));
+  V max[kRows];
+  for (size_t r = 0; r < kRows; ++r) {
+    V top = maxima[r][0];
+    for (size_t j = 1; j < kVectors; ++j) top = hn::Max(top, maxima[r][j]);
+    max[r] = hn::Add(hn::MaxOfLanes(d, top), hn::Zero(d));
+  }
 
-  V sums[kVectors];
-  for (V& sum : sums) sum = hn::Zero(d);
-  for (const Range32& range : ranges)
+  V sums[kRows][kVectors];
+  for (auto& row : sums)
+    for (V& sum : row) sum = hn::Zero(d);
+  for (const Places& range : ranges)
     each_sixteen(
-        scores, range.begin, range.end,
-        [&](float* s) HWY_ATTR {
+        range,
+        [&](size_t i) HWY_ATTR {
+          V x[kRows * kVectors];
+          HWY_UNROLL(8)
+          for (size_t r = 0; r < kRows; ++r) HWY_UNROLL(4)
+          for (size_t j = 0; j < kVectors; ++j)
+            x[r * kVectors + j] =
+                hn::Sub(hn::LoadU(d, scores + r * stride + i + j * kLanes), max[r]);
+          exp2_of_each(d, x);
+          HWY_UNROLL(8)
+          for (size_t r = 0; r < kRows; ++r) HWY_UNROLL(4)
           for (size_t j = 0; j < kVectors; ++j) {
-            const V w = exp2_nonpositive(hn::Sub(hn::LoadU(d, s + j * kLanes), max));
-            hn::StoreU(w, d, s + j * kLanes);
-            sums[j] = hn::Add(sums[j], w);
+            hn::StoreU(x[r * kVectors + j], d, scores + r * stride + i + j * kLanes);
+            sums[r][j] = hn::Add(sums[r][j], x[r * kVectors + j]);
           }
         },
-        [&](float* s, size_t begin, size_t end) HWY_ATTR {
-          Sixteen x = {};
-          std::memcpy(x.values + begin, s + begin, (end - begin) * sizeof(float));
-          for (size_t j = 0; j < kVectors; ++j) {
-            // Adding +0 for lanes outside the range changes no sum of weights: those are never
-            // below +0.
-            const V w = hn::IfThenElseZero(
-                lanes_of(j * kLanes, begin, end),
-                exp2_nonpositive(hn::Sub(hn::Load(d, x.values + j * kLanes), max)));
-            hn::Store(w, d, x.values + j * kLanes);
-            sums[j] = hn::Add(sums[j], w);
+        [&](size_t i, size_t begin, size_t end) HWY_ATTR {
+          for (size_t r = 0; r < kRows; ++r) {
+            float* s = scores + r * stride + i;
+            Sixteen x = {};
+            std::memcpy(x.values + begin, s + begin, (end - begin) * sizeof(float));
+            for (size_t j = 0; j < kVectors; ++j) {
+              // Adding +0 for lanes outside the range changes no sum of weights: those are never
+              // below +0.
+              const V w = hn::IfThenElseZero(
+                  lanes_of(j * kLanes, begin, end),
+                  exp2_nonpositive(hn::Sub(hn::Load(d, x.values + j * kLanes), max[r])));
+              hn::Store(w, d, x.values + j * kLanes);
+              sums[r][j] = hn::Add(sums[r][j], w);
+            }
+            std::memcpy(s + begin, x.values + begin, (end - begin) * sizeof(float));
           }
-          std::memcpy(s + begin, x.values + begin, (end - begin) * sizeof(float));
         });
-  for (size_t half = kVectors / 2; half != 0; half /= 2)
-    for (size_t j = 0; j < half; ++j) sums[j] = hn::Add(sums[j], sums[j + half]);
-  return {hn::GetLane(max), halving_sum(d, sums[0])};
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t half = kVectors / 2; half != 0; half /= 2)
+      for (size_t j = 0; j < half; ++j) sums[r][j] = hn::Add(sums[r][j], sums[r][j + half]);
+    results[r] = {hn::GetLane(max[r]), halving_sum(d, sums[r][0])};
+  }
+}
+
+void block(
+    float* scores, size_t stride, uint32_t rows, Pos first, Range a, Range b, Softmax* results) {
+  const Places ranges[] = {{a.empty() ? 0 : a.begin - first, a.empty() ? 0 : a.end - first},
+                           {b.empty() ? 0 : b.begin - first, b.empty() ? 0 : b.end - first}};
+  const auto some = [&]<size_t kRows>(uint32_t& row) {
+    block_of_rows<kRows>(scores + row * stride, stride, ranges, results + row);
+    row += kRows;
+  };
+  uint32_t row = 0;
+  while (row + kTogether <= rows) some.template operator()<kTogether>(row);
+  if (kTogether > 3 && rows - row == 3) some.template operator()<3>(row);
+  if (kTogether > 2 && rows - row == 2) some.template operator()<2>(row);
+  if (row < rows) some.template operator()<1>(row);
 }
 
 void join(
@@ -192,7 +234,7 @@ namespace {
 
 using softmax_constants::kSums;
 
-Softmax block(float* scores, Pos first, Range a, Range b) {
+Softmax block_of_row(float* scores, Pos first, Range a, Range b) {
   float m = -std::numeric_limits<float>::infinity();
   for (const Range& range : {a, b})
     for (Pos p = range.begin; p < range.end; ++p)
@@ -208,6 +250,12 @@ Softmax block(float* scores, Pos first, Range a, Range b) {
   for (size_t half = kSums / 2; half != 0; half /= 2)
     for (size_t j = 0; j < half; ++j) sums[j] += sums[j + half];
   return {m, sums[0]};
+}
+
+void block(
+    float* scores, size_t stride, uint32_t rows, Pos first, Range a, Range b, Softmax* results) {
+  for (uint32_t row = 0; row < rows; ++row)
+    results[row] = block_of_row(scores + row * stride, first, a, b);
 }
 
 void join(

@@ -31,11 +31,12 @@ struct Softmax {
 };
 
 struct SoftmaxFunctions {
-  // scores[i] is the score of position first + i, for a block that starts at position `first` (a
-  // multiple of 256). Reads the scores inside the ranges, replaces them by weights E(s - m), and
-  // returns (m, l). Ranges ascend, do not overlap, and lie in [first, first + 256); at least one is
-  // not empty.
-  Softmax (*block)(float* scores, Pos first, Range a, Range b);
+  // Of rows that see the same: scores[row * stride + i] is a row's score of position first + i, for
+  // a block that starts at position `first` (a multiple of 256). Reads the scores inside the
+  // ranges, replaces them by weights E(s - m), and writes (m, l) to results[row]. Ranges ascend, do
+  // not overlap, and lie in [first, first + 256); at least one is not empty.
+  void (*block)(
+      float* scores, size_t stride, uint32_t rows, Pos first, Range a, Range b, Softmax* results);
 
   // running <- running joined with part; `width` numbers of o each.
   void (*join)(

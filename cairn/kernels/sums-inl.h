@@ -40,19 +40,36 @@ inline constexpr float kPolynomial[] = {0x1.41fbbcp-13f,
 HWY_BEFORE_NAMESPACE();
 namespace cairn::HWY_NAMESPACE {
 
-template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
-HWY_INLINE V exp2_nonpositive(D d, V x) {
+// x = E(x) of several vectors, a step of all before the next: one alone would wait for each of its
+// own steps.
+template <class D, class V, size_t kCount>
+HWY_INLINE void exp2_of_each(D d, V (&x)[kCount]) {
   namespace hn = hwy::HWY_NAMESPACE;
   using namespace exp2_constants;  // NOLINT: this file's own
   const hn::Rebind<uint32_t, D> du;
-  const V round = hn::Set(d, kRound);
-  const V t = hn::Add(x, round);
-  const V r = hn::Sub(x, hn::Sub(t, round));
-  V p = hn::Set(d, kPolynomial[0]);
-  for (size_t i = 1; i < std::size(kPolynomial); ++i)
-    p = hn::MulAdd(p, r, hn::Set(d, kPolynomial[i]));
-  const V power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(du, t)));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, kFloor)), hn::Mul(p, power));
+  V power[kCount], r[kCount], p[kCount];
+  HWY_UNROLL(8)
+  for (size_t k = 0; k < kCount; ++k) power[k] = hn::Add(x[k], hn::Set(d, kRound));
+  HWY_UNROLL(8)
+  for (size_t k = 0; k < kCount; ++k) r[k] = hn::Sub(x[k], hn::Sub(power[k], hn::Set(d, kRound)));
+  HWY_UNROLL(8)
+  for (size_t k = 0; k < kCount; ++k) p[k] = hn::Set(d, kPolynomial[0]);
+  HWY_UNROLL(8)
+  for (size_t i = 1; i < std::size(kPolynomial); ++i) HWY_UNROLL(8)
+  for (size_t k = 0; k < kCount; ++k) p[k] = hn::MulAdd(p[k], r[k], hn::Set(d, kPolynomial[i]));
+  HWY_UNROLL(8)
+  for (size_t k = 0; k < kCount; ++k)
+    power[k] = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(du, power[k])));
+  HWY_UNROLL(8)
+  for (size_t k = 0; k < kCount; ++k)
+    x[k] = hn::IfThenZeroElse(hn::Lt(x[k], hn::Set(d, kFloor)), hn::Mul(p[k], power[k]));
+}
+
+template <class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
+HWY_INLINE V exp2_nonpositive(D d, V x) {
+  V one[1] = {x};
+  exp2_of_each(d, one);
+  return one[0];
 }
 
 // p[j] + p[j + half] for ever smaller halves.

@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "tests/support/random.h"
@@ -59,8 +60,8 @@ const Ranges kRanges[] = {
 
 std::vector<float> block(std::vector<float> scores, Pos first, const Ranges& ranges) {
   const auto move = [&](Range r) { return r.empty() ? r : Range{r.begin + first, r.end + first}; };
-  const Softmax result =
-      softmax_functions().block(scores.data(), first, move(ranges.a), move(ranges.b));
+  Softmax result;
+  softmax_functions().block(scores.data(), 0, 1, first, move(ranges.a), move(ranges.b), &result);
   scores.push_back(result.max);
   scores.push_back(result.sum);
   return scores;
@@ -73,6 +74,27 @@ TEST(SoftmaxBlock, IsTheSameOnEveryTarget) {
         const std::vector<float> scores = random_floats(seed, 256, scale);
         expect_same_on_every_target([&] { return block(scores, 512, ranges); });
       }
+}
+
+TEST(SoftmaxBlock, GivesRowsTheBitsOfEachAlone) {
+  constexpr uint32_t kMostRows = 9;
+  constexpr size_t kStride = 272;
+  for (const std::string& target : kernel_targets()) {
+    const testing::TargetScope scope(target);
+    for (uint32_t rows = 1; rows <= kMostRows; ++rows)
+      for (const Ranges& ranges : kRanges) {
+        std::vector<float> together = random_floats(rows, rows * kStride, 30.f);
+        std::vector<float> alone = together;
+        std::vector<Softmax> results(rows), result(rows);
+        softmax_functions().block(together.data(), kStride, rows, 0, ranges.a, ranges.b,
+                                  results.data());
+        for (uint32_t row = 0; row < rows; ++row)
+          softmax_functions().block(alone.data() + row * kStride, 0, 1, 0, ranges.a, ranges.b,
+                                    &result[row]);
+        EXPECT_EQ(std::memcmp(together.data(), alone.data(), together.size() * sizeof(float)), 0);
+        EXPECT_EQ(std::memcmp(results.data(), result.data(), rows * sizeof(Softmax)), 0) << target;
+      }
+  }
 }
 
 TEST(SoftmaxBlock, ReadsAndWritesNothingOutsideItsRanges) {
