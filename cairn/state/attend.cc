@@ -347,17 +347,14 @@ class Worker {
   void attend_block(Pos block) {
     block_ = {block * kBlockPositions, (block + 1) * kBlockPositions};
     const QuerySpan all{0, item_.queries()};
-    if (item_.runs > 1) {
-      for (QuerySpan some; some.end < all.end; some.begin = some.end) {
-        do ++some.end;
-        while (some.end < all.end && read_the_same(some.begin, some.end));
-        attend_queries(some);
-      }
-    } else if (see_the_same(all)) {
+    if (item_.runs == 1) {
       attend_queries(all);
-    } else {
-      for (uint32_t query = 0; query < all.end; query += call_.step_queries)
-        attend_queries({query, std::min(query + call_.step_queries, all.end)});
+      return;
+    }
+    for (QuerySpan some; some.end < all.end; some.begin = some.end) {
+      do ++some.end;
+      while (some.end < all.end && read_the_same(some.begin, some.end));
+      attend_queries(some);
     }
   }
 
@@ -466,18 +463,38 @@ class Worker {
     return true;
   }
 
-  // Queries that see different positions are cut where their ranges begin and end, so that every
-  // position of a piece is seen by the same rows: weights of 0 would not do, because 0 * NaN is NaN
-  // and 0 + -0 is not -0.
+  // What all of them see is taken for all at once. What only some see is taken by a few queries at
+  // a time, cut where their ranges begin and end, so that every position of a piece is seen by the
+  // same rows: weights of 0 would not do, because 0 * NaN is NaN and 0 + -0 is not -0.
   void attend_queries(QuerySpan queries) {
     run_ = &item_.run_of(queries.begin);
-    const Cuts cuts = cuts_of(queries);
-    score_pieces(queries, cuts);
-    each_rows(queries, [&](uint32_t, uint32_t row, uint32_t count) {
-      for (uint32_t i = 0; i < count; ++i) soften(queries.begin + i / call_.group, row + i);
+    const Range common = seen_by_all(queries);
+    const Range before{block_.begin, common.begin}, after{common.end, block_.end};
+    each_step(queries, [&](QuerySpan step) {
+      score_pieces(step, before);
+      score_pieces(step, after);
     });
-    each_piece(queries, cuts, [&](Range piece, QuerySpan seers) { accumulate(seers, piece); });
+    score(queries, common);
+    soften(queries);
+    each_step(queries, [&](QuerySpan step) { accumulate_pieces(step, before); });
+    accumulate(queries, common);
+    each_step(queries, [&](QuerySpan step) { accumulate_pieces(step, after); });
     finish_block(queries);
+  }
+
+  // Of their windows; at the block's end, and empty, where they have nothing in common.
+  Range seen_by_all(QuerySpan queries) const {
+    const Range first = visible(queries.begin).recent, last = visible(queries.end - 1).recent;
+    const Range common{last.begin, first.end};
+    const bool have_some = !first.empty() && !last.empty() && !common.empty();
+    return have_some ? common : Range{block_.end, block_.end};
+  }
+
+  template <class F>
+  void each_step(QuerySpan queries, F f) const {
+    const uint32_t count = see_the_same(queries) ? queries.end - queries.begin : call_.step_queries;
+    for (uint32_t query = queries.begin; query < queries.end; query += count)
+      f({query, std::min(query + count, queries.end)});
   }
 
   void finish_block(QuerySpan queries) const {
@@ -496,12 +513,12 @@ class Worker {
     uint32_t count = 0;
   };
 
-  Cuts cuts_of(QuerySpan queries) const {
+  Cuts cuts_of(QuerySpan queries, Range within) const {
     Cuts cuts;
     const uint32_t stride = see_the_same(queries) ? queries.end - queries.begin : 1;
     for (uint32_t query = queries.begin; query < queries.end; query += stride) {
       const Retention::Visible seen = visible(query);
-      for (const Range& range : {seen.sinks, seen.recent})
+      for (const Range& range : {clip(seen.sinks, within), clip(seen.recent, within)})
         if (!range.empty())
           for (const Pos position : {range.begin, range.end})
             cuts.positions[cuts.count++] = position;
@@ -516,7 +533,9 @@ class Worker {
   // who see a position are neighbours, because both ends of the window rise with the query and
   // sinks are seen by all that come after them.
   template <class F>
-  void each_piece(QuerySpan queries, const Cuts& cuts, F f) const {
+  void each_piece(QuerySpan queries, Range within, F f) const {
+    if (within.empty()) return;
+    const Cuts cuts = cuts_of(queries, within);
     for (uint32_t i = 0; i + 1 < cuts.count; ++i) {
       const Range piece{cuts.positions[i], cuts.positions[i + 1]};
       const auto sees = [&](uint32_t query) {
@@ -532,17 +551,21 @@ class Worker {
   }
 
   // Scores of what somebody sees, for all: pieces that touch are one.
-  void score_pieces(QuerySpan queries, const Cuts& cuts) const {
+  void score_pieces(QuerySpan queries, Range within) const {
     Range pending;
-    each_piece(queries, cuts, [&](Range piece, QuerySpan) {
+    each_piece(queries, within, [&](Range piece, QuerySpan) {
       if (pending.end == piece.begin && !pending.empty()) {
         pending.end = piece.end;
         return;
       }
-      if (!pending.empty()) score(queries, pending);
+      score(queries, pending);
       pending = piece;
     });
-    if (!pending.empty()) score(queries, pending);
+    score(queries, pending);
+  }
+
+  void accumulate_pieces(QuerySpan queries, Range within) const {
+    each_piece(queries, within, [&](Range piece, QuerySpan seers) { accumulate(seers, piece); });
   }
 
   // Calls f(head, first row, rows) for each head's rows of some queries.
@@ -685,14 +708,29 @@ class Worker {
       for (Pos i = column; i < column + count; ++i) scores_of(r)[i] += more_of(r)[i];
   }
 
-  void soften(uint32_t query, uint32_t row) const {
-    const Retention::Visible seen = visible(query);
+  // Scores become weights.
+  void soften(QuerySpan queries) const {
+    if (!see_the_same(queries)) {
+      for (uint32_t query = queries.begin; query < queries.end; ++query) soften({query, query + 1});
+      return;
+    }
+    const Retention::Visible seen = visible(queries.begin);
     const bool is_blind = seen.sinks.empty() && seen.recent.empty();
-    for (uint32_t form = 0; form < call_.form_count; ++form)
-      std::fill_n(o_of(scratch_.block, form, row), call_.forms[form].partial_floats(), 0.f);
-    scratch_.block.softmax[row] =
-        is_blind ? Softmax{}
-                 : call_.softmax.block(scores_of(row), block_.begin, seen.sinks, seen.recent);
+    const auto soften_rows = [&](uint32_t row, uint32_t rows) {
+      for (uint32_t form = 0; form < call_.form_count; ++form)
+        std::fill_n(o_of(scratch_.block, form, row), rows * call_.forms[form].partial_floats(),
+                    0.f);
+      Softmax* results = scratch_.block.softmax + row;
+      if (is_blind)
+        std::fill_n(results, rows, Softmax{});
+      else
+        call_.softmax.block(scores_of(row), kScoreStride, rows, block_.begin, seen.sinks,
+                            seen.recent, results);
+    };
+    if (queries.end - queries.begin == item_.queries())
+      soften_rows(0, rows_);
+    else
+      each_rows(queries, [&](uint32_t, uint32_t row, uint32_t rows) { soften_rows(row, rows); });
   }
 
   void accumulate(QuerySpan queries, Range piece) const {
