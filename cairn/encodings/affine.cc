@@ -250,8 +250,24 @@ void accumulate(const Codec& codec,
                 Pos first,
                 const Records& in,
                 float* partial) {
-  add_codes<CodeBytes, true>(shape_of(codec), weights, weight_stride, rows, first, in, partial,
-                             codec.geometry.partial_floats);
+  const auto add = [&]<class Packed>(Packed) {
+    add_codes<CodeBytes, true, Packed>(shape_of(codec), weights, weight_stride, rows, first, in,
+                                       partial, codec.geometry.partial_floats);
+  };
+  switch (shape_of(codec).bits) {
+    case 2:
+      return add(PackedCodes<2>());
+    case 3:
+      return add(PackedCodes<3>());
+    case 4:
+      return add(PackedCodes<4>());
+    case 5:
+      return add(PackedCodes<5>());
+    case 6:
+      return add(PackedCodes<6>());
+    default:
+      return add(CodeBytes());
+  }
 }
 
 void finish_block(const Codec& codec, uint32_t rows, float* partial) {

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "cairn/encodings/bits-inl.h"
 #include "cairn/encodings/codes.h"
 #include "cairn/kernels/pairs-inl.h"
 #include "cairn/kernels/sums-inl.h"
@@ -505,28 +506,32 @@ void multiply_columns(const Product& product, size_t begin, size_t end) {
   if (middle < end) multiply<Numbers>(eight, product, middle, end);
 }
 
-// Adds the rows of `product` whose b is a group's column of packed codes, in place. The last record
-// that may be read is copied first: Packed reads up to 3 bytes more than it needs.
+// Adds columns [begin, end) of packed codes, in place. Where nothing more may be read behind them,
+// the last record is copied first.
 template <class Packed>
-void multiply_codes(Product product, uint32_t columns, bool is_last_readable) {
-  const uint32_t apart = is_last_readable ? 0 : 1;
+void multiply_codes(Product product, uint32_t begin, uint32_t end, bool is_end_readable) {
+  constexpr size_t kMostVectors = 4;
   const hn::ScalableTag<float> d;
-  const size_t steps = product.steps;
-  product.steps -= apart;
-  multiply<Packed, 2>(d, product, 0, columns);
-  if (apart == 0) return;
-  std::byte last[kMaxGroup + 4] = {};
-  std::memcpy(last, product.b + (steps - 1) * product.b_stride, bytes_of<Packed>(columns));
-  product.a += steps - 1;
-  product.b = last;
+  const size_t last = product.steps - 1;
+  const bool is_apart = kReadsBeyond<Packed::kBits> && !is_end_readable;
+  if (is_apart) --product.steps;
+  multiply<Packed, kMostVectors>(d, product, begin, end);
+  if (!is_apart) return;
+  std::byte codes[kMaxGroup + kBeyondBits] = {};
+  std::memcpy(codes, product.b + last * product.b_stride + bytes_of<Packed>(begin),
+              bytes_of<Packed>(end - begin));
+  product.a += last;
+  product.b = codes;
+  product.next = nullptr;
+  product.c += begin;
   product.steps = 1;
-  multiply<Packed, 2>(d, product, 0, columns);
+  multiply<Packed, kMostVectors>(d, product, 0, end - begin);
 }
 
 // accumulate of RecordFunctions. Numbers: what a code is before its scale, as in tile-inl.h; what
-// takes more than a conversion is done once for all rows, unless Packed (void: nothing) reads it
-// from packed codes at once. kHasBiases: plane 2 is there.
-template <class Numbers, bool kHasBiases, class Packed = void>
+// takes more than a conversion is done once for all rows, unless Packed reads it from packed codes
+// at once (codes of bytes are their own packed form). kHasBiases: plane 2 is there.
+template <class Numbers, bool kHasBiases, class Packed = Numbers>
 void add_codes(const Shape& shape,
                const float* weights,
                size_t weight_stride,
@@ -537,7 +542,9 @@ void add_codes(const Shape& shape,
                size_t partial_floats) {
   constexpr bool kInPlace = std::is_same_v<Numbers, CodeBytes>;
   const PlaneRun& plane = in.planes[kCodes];
-  const bool is_packed = !std::is_void_v<Packed> && plane.word_stride == 4;
+  constexpr bool kHasPacked = kSpreadsBits && !std::is_same_v<Packed, Numbers>;
+  const bool is_packed = kHasPacked && plane.word_stride == 4 &&
+                         shape.group % hn::Lanes(hn::ScalableTag<float>()) == 0;
   const bool is_direct = (shape.bits == 8 || is_packed) && plane.word_stride == 4;
   alignas(64) float numbers[kInPlace ? 1 : kChunk * kMaxGroup];
   alignas(64) float scaled[kRowsAtOnce * kChunk], scales[kChunk], biases[kChunk];
@@ -549,9 +556,6 @@ void add_codes(const Shape& shape,
     const std::byte* next = is_direct && plane.next != nullptr
                                 ? plane.next + (in.first + p) * plane.position_stride
                                 : nullptr;
-    if (is_packed && next != nullptr)
-      for (size_t line = 0; line < count * plane.position_stride; line += 64)
-        __builtin_prefetch(next + line, 0, 2);
     if (!is_direct) {
       unpack(shape, in, p, count, unpacked);
       codes = reinterpret_cast<const std::byte*>(unpacked);
@@ -588,12 +592,10 @@ void add_codes(const Shape& shape,
                         .c = sums,
                         .c_stride = partial_floats,
                         .from_zero = false};
-        if constexpr (!std::is_void_v<Packed>) {
+        if constexpr (kHasPacked) {
           if (is_packed) {
-            product.b = codes + bytes_of<Packed>(column);
-            product.next = nullptr;
-            product.c += column;
-            multiply_codes<Packed>(product, shape.group, in.first + p + count < in.capacity);
+            multiply_codes<Packed>(product, column, column + shape.group,
+                                   in.first + p + count < in.capacity);
             continue;
           }
         }

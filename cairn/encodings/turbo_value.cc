@@ -153,24 +153,21 @@ struct CentroidBytes {
   }
 };
 
-// The same of packed codes, where a vector has eight numbers, as many as there are centroids of 3
-// bits: three bytes, of which every lane takes its own bits.
+// The same of packed codes, where vectors look them up at once.
+template <uint32_t kBitCount>
 struct PackedCentroids {
-  static constexpr size_t kBits = 3;
+  static constexpr size_t kBits = kBitCount;
   template <class Tag>
   static HWY_INLINE hn::Vec<Tag> load(Tag tag, const std::byte* from) {
-    alignas(32) static constexpr uint32_t kShifts[8] = {0, 3, 6, 9, 12, 15, 18, 21};
+    static constexpr RepeatedTable<kBits> kCentroids{
+        [](uint32_t code) { return kTable<kBits>.centroids[code]; }};
     const hn::Rebind<uint32_t, Tag> words;
-    const hn::Rebind<int32_t, Tag> integers;
-    uint32_t word;
-    std::memcpy(&word, from, sizeof(word));
-    const auto own = hn::Shr(hn::Set(words, word), hn::Load(words, kShifts));
-    return look_up<8>(tag, kTable<3>.centroids,
-                      hn::BitCast(integers, hn::And(own, hn::Set(words, 7))));
+    return look_up_bits<kBits>(tag, kCentroids.numbers, spread_bits<kBits>(words, from));
   }
 };
 template <uint32_t kBits>
-using Packed = std::conditional_t<kBits == 3 && kLanes == 8, PackedCentroids, void>;
+using Packed =
+    std::conditional_t<kLooksUpBits<kBits>, PackedCentroids<kBits>, CentroidBytes<kBits> >;
 
 // How many boundaries are less than u: each bit of the answer is a comparison.
 template <uint32_t kBits>

@@ -60,7 +60,6 @@ HWY_NOINLINE void multiply_tile(D d, const Product& p, size_t row, size_t column
   constexpr size_t kLanes = hn::MaxLanes(D());
   constexpr size_t kTileBytes = bytes_of<Words>(kVectors * kLanes);
   constexpr size_t kLine = 64;
-  constexpr size_t kStepBytes = kTileBytes < kLine ? kLine : kTileBytes;
   const float* HWY_RESTRICT a = p.a + row * p.a_stride;
   const std::byte* HWY_RESTRICT b = p.b + bytes_of<Words>(column);
   // Asked for line by line in ascending order, whatever order the tile reads: the memory's own
@@ -77,8 +76,8 @@ HWY_NOINLINE void multiply_tile(D d, const Product& p, size_t row, size_t column
   for (size_t step = 0; step < p.steps; ++step) {
     if constexpr (kPrefetch) {
       HWY_UNROLL(4)
-      for (size_t line = 0; line < kStepBytes; line += kLine) __builtin_prefetch(next + line, 0, 2);
-      next += kStepBytes;
+      for (size_t line = 0; line < kTileBytes; line += kLine) __builtin_prefetch(next + line, 0, 2);
+      next += kTileBytes;
     }
     // What is fewer is loaded first: the other order needs more registers than AVX2 has.
     if constexpr (kRows < kVectors) {
@@ -113,10 +112,9 @@ HWY_NOINLINE void multiply_tile(D d, const Product& p, size_t row, size_t column
 template <size_t kRows, size_t kVectors, bool kPrefetch, class Words, class D>
 HWY_INLINE void multiply_rows(D d, const Product& p, size_t row, size_t begin, size_t end) {
   constexpr size_t kColumns = kVectors * hwy::HWY_NAMESPACE::MaxLanes(D());
-  constexpr size_t kLineMask = 63;
   for (; begin + kColumns <= end; begin += kColumns) {
-    // Each line is asked for once: by the first rows, where a line begins.
-    if (kPrefetch && row == 0 && p.next != nullptr && (bytes_of<Words>(begin) & kLineMask) == 0)
+    // Each byte is asked for once: by the first rows.
+    if (kPrefetch && row == 0 && p.next != nullptr)
       multiply_tile<kRows, kVectors, kPrefetch, Words>(d, p, row, begin);
     else
       multiply_tile<kRows, kVectors, false, Words>(d, p, row, begin);
