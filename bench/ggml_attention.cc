@@ -14,6 +14,17 @@
 namespace cairn::bench {
 namespace {
 
+// ggml moves the caller's thread to the last of its cores, where another of ours may be pinned; for
+// a scope.
+class CallersCores {
+ public:
+  CallersCores() { pthread_getaffinity_np(pthread_self(), sizeof(cores_), &cores_); }
+  ~CallersCores() { pthread_setaffinity_np(pthread_self(), sizeof(cores_), &cores_); }
+
+ private:
+  cpu_set_t cores_;
+};
+
 ggml_type type_of(std::string_view name) {
   for (const ggml_type type : {GGML_TYPE_F16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0})
     if (name == ggml_type_name(type)) return type;
@@ -62,6 +73,7 @@ struct GgmlAttention::State {
 
 GgmlAttention::GgmlAttention(const GgmlShape& shape, uint32_t threads)
     : state_(std::make_unique<State>()) {
+  const CallersCores cores;
   ggml_cpu_init();
   const ggml_type type = type_of(shape.type);
   const auto dim = static_cast<int64_t>(shape.head_dim);
@@ -108,12 +120,9 @@ GgmlAttention::GgmlAttention(const GgmlShape& shape, uint32_t threads)
 GgmlAttention::~GgmlAttention() = default;
 
 void GgmlAttention::step() {
-  // ggml moves the caller's thread to the last of its cores, where another of ours may be pinned.
-  cpu_set_t callers_cores;
-  pthread_getaffinity_np(pthread_self(), sizeof(callers_cores), &callers_cores);
+  const CallersCores cores;
   if (ggml_graph_compute(state_->graph, &state_->plan) != GGML_STATUS_SUCCESS)
     throw std::runtime_error("ggml_attention: ggml failed");
-  pthread_setaffinity_np(pthread_self(), sizeof(callers_cores), &callers_cores);
   ggml_threadpool_pause(state_->pool);  // its threads would go on spinning for a while
 }
 
