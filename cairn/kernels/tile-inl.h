@@ -27,7 +27,8 @@ struct Product {
   const std::byte* b;
   size_t b_stride;  // bytes between steps; columns are adjacent
   size_t steps;
-  const std::byte* next;  // as many bytes as b has here, wanted next time; null: unknown
+  const std::byte* next;         // as many bytes as b has here, wanted next time; null: unknown
+  size_t share = 0, shares = 1;  // rows that take two tiles ask for half of it each
   float* c;
   size_t c_stride;  // floats between rows
   bool from_zero;   // c is overwritten instead of added to
@@ -64,7 +65,10 @@ HWY_NOINLINE void multiply_tile(D d, const Product& p, size_t row, size_t column
   const std::byte* HWY_RESTRICT b = p.b + bytes_of<Words>(column);
   // Asked for line by line in ascending order, whatever order the tile reads: the memory's own
   // prefetch then helps (20 % more bytes per second in decode than the tile's order, Zen 3).
-  const std::byte* next = kPrefetch ? p.next + bytes_of<Words>(column * p.steps) : nullptr;
+  const size_t next_step = kTileBytes / p.shares;
+  const std::byte* next =
+      kPrefetch ? p.next + bytes_of<Words>(column * p.steps) + p.share * p.steps * next_step
+                : nullptr;
   float* HWY_RESTRICT c = p.c + row * p.c_stride + column;
 
   V sums[kRows][kVectors];
@@ -77,7 +81,7 @@ HWY_NOINLINE void multiply_tile(D d, const Product& p, size_t row, size_t column
     if constexpr (kPrefetch) {
       HWY_UNROLL(4)
       for (size_t line = 0; line < kTileBytes; line += kLine) __builtin_prefetch(next + line, 0, 2);
-      next += kTileBytes;
+      next += next_step;
     }
     // What is fewer is loaded first: the other order needs more registers than AVX2 has.
     if constexpr (kRows < kVectors) {
@@ -113,8 +117,7 @@ template <size_t kRows, size_t kVectors, bool kPrefetch, class Words, class D>
 HWY_INLINE void multiply_rows(D d, const Product& p, size_t row, size_t begin, size_t end) {
   constexpr size_t kColumns = kVectors * hwy::HWY_NAMESPACE::MaxLanes(D());
   for (; begin + kColumns <= end; begin += kColumns) {
-    // Each byte is asked for once: by the first rows.
-    if (kPrefetch && row == 0 && p.next != nullptr)
+    if (kPrefetch && p.next != nullptr)
       multiply_tile<kRows, kVectors, kPrefetch, Words>(d, p, row, begin);
     else
       multiply_tile<kRows, kVectors, false, Words>(d, p, row, begin);
@@ -123,30 +126,39 @@ HWY_INLINE void multiply_rows(D d, const Product& p, size_t row, size_t begin, s
     multiply_rows<kRows, kVectors / 2, false, Words>(d, p, row, begin, end);
 }
 
+// Of `rows`, those that the next tile takes.
+constexpr size_t rows_of_tile(size_t rows) {
+  constexpr bool kHasManyRegisters = HWY_TARGET != HWY_AVX2;
+  if (kHasManyRegisters && rows == 8) return 8;
+  if (rows == 4 || rows == 7 || rows == 8) return 4;
+  if (rows >= 6) return 6;
+  return rows >= 3 ? 3 : rows;
+}
+
 // As b lies. Columns [begin, end): a multiple of the lanes. Tiles are at most kMost vectors wide: 1
 // where columns are few, so that less code is made.
 template <class Words, size_t kMost, class D>
 void multiply_in_place(D d, const Product& p, size_t begin, size_t end) {
   constexpr bool kPrefetch = kMost > 1;
   constexpr size_t kMany = HWY_MIN(kMost, kVectorsOfMany), kFew = HWY_MIN(kMost, 4);
+  Product part = p;
+  part.shares = rows_of_tile(p.rows) < p.rows ? 2 : 1;
   for (size_t row = 0; row < p.rows;) {
-    const size_t rest = p.rows - row;
-    if (rest == 4 || rest == 7 || rest == 8) {
-      multiply_rows<4, kMany, kPrefetch, Words>(d, p, row, begin, end);
-      row += 4;
-    } else if (rest >= 6) {
-      multiply_rows<6, kMany, false, Words>(d, p, row, begin, end);
-      row += 6;
-    } else if (rest >= 3) {
-      multiply_rows<3, kFew, kPrefetch, Words>(d, p, row, begin, end);
-      row += 3;
-    } else if (rest == 2) {
-      multiply_rows<2, kFew, kPrefetch, Words>(d, p, row, begin, end);
-      row += 2;
-    } else {
-      multiply_rows<1, kMost, kPrefetch, Words>(d, p, row, begin, end);
-      row += 1;
-    }
+    const size_t rows = rows_of_tile(p.rows - row);
+    if (rows == 8)
+      multiply_rows<8, HWY_MIN(kMost, 2), kPrefetch, Words>(d, part, row, begin, end);
+    else if (rows == 6)
+      multiply_rows<6, kMany, kPrefetch, Words>(d, part, row, begin, end);
+    else if (rows == 4)
+      multiply_rows<4, kMany, kPrefetch, Words>(d, part, row, begin, end);
+    else if (rows == 3)
+      multiply_rows<3, kFew, kPrefetch, Words>(d, part, row, begin, end);
+    else if (rows == 2)
+      multiply_rows<2, kFew, kPrefetch, Words>(d, part, row, begin, end);
+    else
+      multiply_rows<1, kMost, kPrefetch, Words>(d, part, row, begin, end);
+    row += rows;
+    if (++part.share == part.shares) part.next = nullptr;
   }
 }
 

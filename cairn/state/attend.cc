@@ -579,8 +579,9 @@ class Worker {
   // Adjacent positions of one page, which are therefore in one form; or chosen ones of one form,
   // wherever they are.
   struct Stretch {
-    Pos index;     // of the first: its position, or its rank in a chosen list
-    Pos position;  // of the first
+    Pos index;  // of the first: its position, or its rank in a chosen list
+    Pos page;   // of the first, and its place there
+    uint32_t first;
     uint32_t count;
     uint32_t form;
     bool is_scattered;
@@ -592,27 +593,41 @@ class Worker {
 
   template <class F>
   void each_stretch(Range piece, F f) const {
-    const Pos page_positions = call_.view.page_positions;
-    for (Pos index = piece.begin; index < piece.end;) {
-      const Pos position = item_.is_sparse() ? item_.chosen[index] : index;
-      const Pos on_page = std::min(piece.end - index, page_positions - position % page_positions);
-      Stretch stretch{index, position, static_cast<uint32_t>(on_page), form_at(position), false};
-      if (item_.is_sparse()) choose_stretch(piece.end, stretch);
-      f(stretch);
-      index += stretch.count;
+    if (piece.empty()) return;
+    const uint32_t page_positions = call_.view.page_positions;
+    if (item_.is_sparse()) {
+      for (Pos index = piece.begin; index < piece.end;) {
+        const Stretch stretch = chosen_stretch({index, piece.end});
+        f(stretch);
+        index += stretch.count;
+      }
+      return;
+    }
+    Pos page = piece.begin / page_positions;
+    auto first = static_cast<uint32_t>(piece.begin % page_positions);
+    for (Pos index = piece.begin; index < piece.end; ++page, first = 0) {
+      const auto count =
+          static_cast<uint32_t>(std::min<Pos>(piece.end - index, page_positions - first));
+      f(Stretch{index, page, first, count, form_at(index), false});
+      index += count;
     }
   }
 
-  // What follows in the chosen list: neighbours where there are several, else some of one form.
-  void choose_stretch(Pos end, Stretch& stretch) const {
-    const uint32_t* chosen = item_.chosen.data() + stretch.index;
-    uint32_t adjacent = 1;
-    while (adjacent < stretch.count && chosen[adjacent] == stretch.position + adjacent) ++adjacent;
-    stretch.count = adjacent;
-    stretch.is_scattered = adjacent < kNeighbours;
-    if (!stretch.is_scattered) return;
-    const auto most = static_cast<uint32_t>(std::min<Pos>(kGathered, end - stretch.index));
+  // What comes first of a piece of the chosen list: neighbours where there are several, else some
+  // of one form.
+  Stretch chosen_stretch(Range piece) const {
+    const uint32_t page_positions = call_.view.page_positions;
+    const uint32_t* chosen = item_.chosen.data() + piece.begin;
+    const uint32_t position = chosen[0], first = position % page_positions;
+    Stretch stretch{piece.begin, position / page_positions, first, 1, form_at(position), false};
+    const Pos on_page = std::min<Pos>(piece.end - piece.begin, page_positions - first);
+    while (stretch.count < on_page && chosen[stretch.count] == position + stretch.count)
+      ++stretch.count;
+    stretch.is_scattered = stretch.count < kNeighbours;
+    if (!stretch.is_scattered) return stretch;
+    const auto most = static_cast<uint32_t>(std::min<Pos>(kGathered, piece.end - piece.begin));
     while (stretch.count < most && form_at(chosen[stretch.count]) == stretch.form) ++stretch.count;
+    return stretch;
   }
 
   // Calls f(records, first row, rows) for each head: in the order in which they lie in memory.
@@ -627,14 +642,34 @@ class Worker {
       });
       return;
     }
-    const Pos page = stretch.position / call_.view.page_positions;
-    const auto first = static_cast<uint32_t>(stretch.position % call_.view.page_positions);
-    std::byte* bytes = run_->pages.page(page);
-    each_rows(queries, [&](uint32_t head, uint32_t row, uint32_t rows) {
-      Records records = place.records(bytes, item_.first_head + head, first, stretch.count);
-      point_ahead(place, page, head, records);
+    Records records = place.records(run_->pages.page(stretch.page), item_.first_head, stretch.first,
+                                    stretch.count);
+    // Kernels ask early for the records that come kAheadPositions later in this order.
+    uint32_t next_head = std::max(1u, kAheadPositions / call_.view.page_positions);
+    Pos next_page = stretch.page;
+    for (; next_head >= item_.heads; next_head -= item_.heads) ++next_page;
+    const std::byte* next = page_ahead(next_page);
+    each_rows(queries, [&](uint32_t, uint32_t row, uint32_t rows) {
+      for (size_t i = 0; i < place.planes.size(); ++i)
+        records.planes[i].next =
+            next == nullptr ? nullptr
+                            : next + place.planes[i].offset +
+                                  (item_.first_head + next_head) * place.planes[i].head_bytes;
       f(records, row, rows);
+      for (size_t i = 0; i < place.planes.size(); ++i)
+        records.planes[i].data += place.planes[i].head_bytes;
+      if (++next_head < item_.heads) return;
+      next_head = 0;
+      next = page_ahead(++next_page);
     });
+  }
+
+  // Null unless the page belongs to what the item sees.
+  const std::byte* page_ahead(Pos page) const {
+    const Pos begin = page * call_.view.page_positions;
+    const bool is_seen = begin >= seen_.recent.begin && begin < seen_.recent.end &&
+                         begin < run_->first + run_->count;
+    return is_seen && !item_.is_sparse() ? run_->pages.page(page) : nullptr;
   }
 
   // A kernel's call costs about as much as a vector of positions does, so that chosen ones are
@@ -663,24 +698,6 @@ class Worker {
       to += round_up(uint64_t{kGathered} * plane.record_bytes, 64);
     }
     return records;
-  }
-
-  // Lets kernels ask early for the records that come kAheadPositions later in this order, if they
-  // belong to what the item sees.
-  void point_ahead(const FamilyPlace& place, Pos page, uint32_t head, Records& records) const {
-    if (item_.is_sparse()) return;
-    const uint32_t page_positions = call_.view.page_positions;
-    const Pos ahead = head + std::max(1u, kAheadPositions / page_positions);
-    page += ahead / item_.heads;
-    const auto next_head = item_.first_head + static_cast<uint32_t>(ahead % item_.heads);
-    const Pos begin = page * page_positions;
-    if (begin < seen_.recent.begin || begin >= seen_.recent.end ||
-        begin >= run_->first + run_->count)
-      return;
-    const std::byte* bytes = run_->pages.page(page);
-    for (size_t i = 0; i < place.planes.size(); ++i)
-      records.planes[i].next =
-          bytes + place.planes[i].offset + next_head * place.planes[i].head_bytes;
   }
 
   void score(QuerySpan queries, Range piece) const {
