@@ -65,7 +65,7 @@ class Vectors {
     std::byte* at = records_.span().data() + page * page_bytes_;
     for (size_t i = 0; i < codec_.geometry.planes.size(); ++i) {
       const PlaneGeometry& plane = codec_.geometry.planes[i];
-      if (plane.words_first)
+      if (plane.order != PlaneOrder::Records)
         records.planes[i] = {at, plane.word_bytes, uint64_t{kPagePositions} * plane.word_bytes};
       else
         records.planes[i] = {at, plane.record_bytes, plane.word_bytes};

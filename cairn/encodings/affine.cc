@@ -542,19 +542,21 @@ Result<Geometry> geometry(const Params& params, uint32_t width) {
   if (width % shape.group != 0)
     return fail(Code::BadInput, "{}: vectors of {} numbers, expected a multiple of the group's {}",
                 print(params), width, shape.group);
-  const auto plane = [&](std::string_view name, std::string_view dtype, uint32_t words,
-                         uint32_t word_bytes) {
+  const auto numbers = [&](std::string_view name) {
     return PlaneGeometry{.name = name,
-                         .dtype = dtype,
-                         .record_bytes = words * word_bytes,
-                         .word_bytes = word_bytes,
-                         .words_first = shape.is_native()};
+                         .dtype = kDtypeTensors[static_cast<size_t>(shape.dtype)],
+                         .record_bytes = shape.groups * bytes_of(shape.dtype),
+                         .word_bytes = bytes_of(shape.dtype),
+                         .order = PlaneOrder::Words};
   };
-  const std::string_view dtype = kDtypeTensors[static_cast<size_t>(shape.dtype)];
   return Geometry{
-      .planes = {plane("codes", "U32", shape.record_words(), 4),
-                 plane("scales", dtype, shape.groups, bytes_of(shape.dtype)),
-                 plane("biases", dtype, shape.groups, bytes_of(shape.dtype))},
+      .planes = {{.name = "codes",
+                  .dtype = "U32",
+                  .record_bytes = shape.record_words() * 4,
+                  .word_bytes = 4,
+                  .order = shape.is_native() ? PlaneOrder::WordsIfScored : PlaneOrder::Records},
+                 numbers("scales"),
+                 numbers("biases")},
       .error_bound = error_bound(shape),
       .prepared_bytes = shape.prepared_bytes(),
       .partial_floats = shape.partial_floats(),

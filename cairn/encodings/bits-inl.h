@@ -109,7 +109,14 @@ constexpr bool kLooksUpBits = (HWY_TARGET == HWY_AVX2 && kBits <= 3) ||
 template <uint32_t kBits, class D, class VI>
 HWY_INLINE hn::Vec<D> look_up_bits(D, const float* numbers, VI index) {
 #if HWY_TARGET == HWY_AVX2
-  return hn::Vec<D>{_mm256_permutevar8x32_ps(_mm256_load_ps(numbers), index.raw)};
+  const __m256 low = _mm256_permutevar8x32_ps(_mm256_load_ps(numbers), index.raw);
+  if constexpr (kBits == 4) {
+    // Each half knows three bits; the fourth chooses.
+    const __m256 high = _mm256_permutevar8x32_ps(_mm256_load_ps(numbers + 8), index.raw);
+    const __m256 is_high = _mm256_castsi256_ps(_mm256_slli_epi32(index.raw, 28));
+    return hn::Vec<D>{_mm256_blendv_ps(low, high, is_high)};
+  }
+  return hn::Vec<D>{low};
 #elif HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
   const __m512 first = _mm512_load_ps(numbers);
   if constexpr (kBits == 5)
@@ -132,7 +139,9 @@ struct PackedCodes {
     const hn::Rebind<uint32_t, D> words;
     const hn::Rebind<int32_t, D> integers;
     const auto spread = spread_bits<kBits>(words, from);
-    if constexpr (kLooksUpBits<kBits>) {
+    // Two look-ups, of four bits by eight lanes, take more than a conversion.
+    constexpr bool kTakesTwo = kBits == 4 && hn::MaxLanes(D()) == 8;
+    if constexpr (kLooksUpBits<kBits> && !kTakesTwo) {
       static constexpr RepeatedTable<kBits> kCodes{
           [](uint32_t i) { return static_cast<float>(i); }};
       return look_up_bits<kBits>(d, kCodes.numbers, spread);

@@ -391,9 +391,28 @@ void score_chunk(const Scored& scored, Keys& keys, size_t rows, size_t count) {
   }
 }
 
+// Four words of four positions, turned: to[word * kChunk + position].
+HWY_INLINE void turn_tile(const std::byte* from, size_t position_stride, uint32_t* to) {
+  const hn::FixedTag<uint32_t, 4> d;
+  const hn::FixedTag<uint64_t, 2> pairs;
+  const auto row = [&](size_t i) HWY_ATTR {
+    return hn::LoadU(d, reinterpret_cast<const uint32_t*>(from + i * position_stride));
+  };
+  const auto row0 = row(0), row1 = row(1), row2 = row(2), row3 = row(3);
+  const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, row0, row1));
+  const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, row2, row3));
+  const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, row0, row1));
+  const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, row2, row3));
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23)), d, to);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23)), d, to + kChunk);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23)), d, to + 2 * kChunk);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), d, to + 3 * kChunk);
+}
+
 // Positions [p, p + count) turned into [word][position], of bytes where codes cross words.
 void turn_codes(
     const Shape& shape, const Records& in, uint32_t p, uint32_t count, uint32_t* turned) {
+  constexpr uint32_t kTile = 4;
   uint8_t codes[kStreamBytes * kChunk];
   const std::byte* from = in.at(kCodes, in.first + p);
   size_t position_stride = in.planes[kCodes].position_stride;
@@ -406,8 +425,12 @@ void turn_codes(
     word_stride = 4;
     words = shape.width / 4;
   }
+  const uint32_t tiled = word_stride == 4 && words % kTile == 0 ? count / kTile * kTile : 0;
+  for (uint32_t i = 0; i < tiled; i += kTile)
+    for (uint32_t w = 0; w < words; w += kTile)
+      turn_tile(from + i * position_stride + w * 4, position_stride, turned + w * kChunk + i);
   for (uint32_t w = 0; w < words; ++w, turned += kChunk) {
-    for (uint32_t i = 0; i < count; ++i)
+    for (uint32_t i = tiled; i < count; ++i)
       std::memcpy(turned + i, from + i * position_stride + w * word_stride, 4);
     std::fill(turned + count, turned + round_up(count, 16), 0u);  // to a whole vector
   }

@@ -38,14 +38,17 @@ struct Params {
   auto operator<=>(const Params&) const = default;
 };
 
+// How a page stores a plane: record after record, or word by position ([word][position], so that a
+// vector's lanes are positions), for all or where attention only scores it.
+enum class PlaneOrder { Records, WordsIfScored, Words };
+
 // One array of an encoded family: per position and head a record of fixed size.
 struct PlaneGeometry {
   std::string_view name;   // "values", "codes", "scales", ...; part of tensor names in files
   std::string_view dtype;  // as safetensors spells it, with record_bytes = elements * element bytes
   uint32_t record_bytes = 0;  // a multiple of word_bytes
   uint32_t word_bytes = 0;    // what moves as one when a page stores [word][position]
-  bool words_first =
-      false;  // a page stores this plane as [word][position] where attention only scores it
+  PlaneOrder order = PlaneOrder::Records;
 };
 
 struct Geometry {

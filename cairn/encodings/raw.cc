@@ -441,7 +441,7 @@ Result<Geometry> geometry(const Params&, uint32_t width) {
                   .dtype = format.dtype,
                   .record_bytes = width * format.word_bytes,
                   .word_bytes = format.word_bytes,
-                  .words_first = true}},
+                  .order = PlaneOrder::WordsIfScored}},
       .error_bound = format.error_bound,
       .prepared_bytes = static_cast<uint32_t>(round_up(uint64_t{width} * sizeof(float), 64)),
       .partial_floats = static_cast<uint32_t>(round_up(width, 16)),

@@ -401,14 +401,14 @@ Result<Geometry> geometry(const Params& params, uint32_t width) {
                          .dtype = "F16",
                          .record_bytes = shape.groups * 2,
                          .word_bytes = 2,
-                         .words_first = shape.is_native()};
+                         .order = PlaneOrder::Words};
   };
   return Geometry{
       .planes = {{.name = "codes",
                   .dtype = "U32",
                   .record_bytes = width / 8 * bits,
                   .word_bytes = 4,
-                  .words_first = shape.is_native()},
+                  .order = shape.is_native() ? PlaneOrder::WordsIfScored : PlaneOrder::Records},
                  halves("scales"),
                  halves("centres")},
       // Half a scale, which f16 rounds up by up to 2^-10 of itself, or by 2^-24: while the vector's

@@ -486,7 +486,11 @@ Result<Geometry> geometry(const Params& params, uint32_t width) {
   return Geometry{
       .planes =
           {{.name = "codes", .dtype = "U32", .record_bytes = width / 8 * bits, .word_bytes = 4},
-           {.name = "rms", .dtype = "F16", .record_bytes = width / kGroup * 2, .word_bytes = 2}},
+           {.name = "rms",
+            .dtype = "F16",
+            .record_bytes = width / kGroup * 2,
+            .word_bytes = 2,
+            .order = PlaneOrder::Words}},
       // One number can take all of its part's error, whose norm the rotation keeps, and the part's
       // norm is at most sqrt(width) times its largest number. 2^-10 covers the rounding of rms and
       // f32, while the vector's largest magnitude is at least 2^-10.

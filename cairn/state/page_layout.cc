@@ -11,9 +11,11 @@ namespace {
 
 constexpr uint64_t kPlaneAlignment = 64;
 
-// Words by position help only scores: what is also (or only) accumulated lies by records.
-bool words_first(const Family& family, const PlaneGeometry& plane) {
-  return plane.words_first && family.is_scored && !family.is_accumulated;
+bool lies_by_words(const Family& family, const PlaneGeometry& plane) {
+  if (plane.record_bytes == plane.word_bytes) return false;  // both orders are one
+  const bool is_only_scored = family.is_scored && !family.is_accumulated;
+  return plane.order == PlaneOrder::Words ||
+         (plane.order == PlaneOrder::WordsIfScored && is_only_scored);
 }
 
 PlanePlace place_plane(const Family& family,
@@ -26,7 +28,7 @@ PlanePlace place_plane(const Family& family,
   place.head_bytes = round_up(uint64_t{positions} * plane.record_bytes, kPlaneAlignment);
   place.position_stride = plane.record_bytes;
   place.word_stride = plane.word_bytes;
-  if (words_first(family, plane)) {
+  if (lies_by_words(family, plane)) {
     place.position_stride = plane.word_bytes;
     place.word_stride = uint64_t{positions} * plane.word_bytes;
   }

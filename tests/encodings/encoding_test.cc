@@ -65,7 +65,7 @@ class Page {
 
 bool has_words(const Codec& codec) {
   return std::all_of(codec.geometry.planes.begin(), codec.geometry.planes.end(),
-                     [](const PlaneGeometry& plane) { return plane.words_first; });
+                     [](const PlaneGeometry& plane) { return plane.order != PlaneOrder::Records; });
 }
 
 class EveryEncoding : public ::testing::TestWithParam<const Encoding*> {
