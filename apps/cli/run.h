@@ -5,6 +5,7 @@
 #include <CLI/App.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/cli/process_clock.h"
 #include "apps/config.h"
@@ -15,8 +16,8 @@ namespace cairn::cli {
 
 struct RunOptions {
   std::string model;
-  std::optional<std::string> prompt;
-  std::string prompt_file;  // "-": stdin
+  std::vector<std::string> prompts;
+  std::vector<std::string> prompt_files;  // "-": stdin
   bool is_chat = false;
   std::string state_path;
   bool goes_on = false;
@@ -37,6 +38,7 @@ struct RunOptions {
   bool wants_json = false;
 
   uint32_t most_drafts() const { return speculate.value_or(draft.empty() ? 0 : 4); }
+  size_t texts() const { return prompts.size() + prompt_files.size(); }
 };
 
 CLI::App* add_run(CLI::App& program, RunOptions& options);

@@ -1,11 +1,11 @@
 #include "apps/cli/talk.h"
 
 #include <algorithm>
+#include <deque>
 #include <thread>
 
 #include "apps/cli/exit_code.h"
 #include "apps/cli/installed_models.h"
-#include "apps/cli/interrupt.h"
 #include "apps/cli/output.h"
 #include "cairn/runtime/draft_model.h"
 #include "cairn/runtime/head_drafter.h"
@@ -13,7 +13,6 @@
 namespace cairn::cli {
 namespace {
 
-constexpr uint32_t kChunk = 256;  // tokens of a step of the prefill: how long Ctrl-C may wait
 constexpr uint64_t kDefaultTokens = 256;  // of an answer to -p or -f
 
 uint32_t threads_of(const RunOptions& options) {
@@ -87,24 +86,34 @@ Result<void> Talk::prepare(const Config& config) {
         SavedMark{.length = session_->length(conversation_.seq), .tokens = conversation_.tokens};
   if (!held.warning.empty()) warn(held.warning);
   if (!options_.store_path.empty())
-    tiered_ = CAIRN_TRY(Tiered::open(options_, memory_, *session_, conversation_, options_.model));
+    tiered_ = CAIRN_TRY(Tiered::open(options_, memory_, *session_, options_.model));
+  if (tiered_) recall_ = tiered_->recall(conversation_);
   parts_.state += lap.take();
   return {};
 }
 
-// Who guesses best: a model that was given for it, the model's own head, and look-up else.
 Result<void> Talk::prepare_drafts(const Config& config) {
   if (!options_.draft.empty()) {
     const std::string path = CAIRN_TRY(find_model(config, options_.draft));
-    auto small =
+    small_ =
         CAIRN_TRY(load_model(path, {.beside = model_.get(), .cache_folder = config.cache_folder}));
-    const Scheme scheme = CAIRN_TRY(parse_scheme("f16"));
-    drafter_ = CAIRN_TRY(DraftModel::make(std::move(small), *model_, memory_, scheme, *sampler_));
-  } else if (options_.most_drafts() > 0 && model_->draft_head() != nullptr) {
-    const Scheme exact = CAIRN_TRY(parse_scheme("f32"));  // one layer: small as it is
-    drafter_ = CAIRN_TRY(HeadDrafter::make(*model_, memory_, exact));
   }
+  drafter_ = CAIRN_TRY(make_drafter(*sampler_));
   return {};
+}
+
+// Who guesses best: a model that was given for it, the model's own head, and look-up else, which
+// starts anew with every answer: null.
+Result<std::unique_ptr<Drafter>> Talk::make_drafter(const Sampler& sampler) {
+  if (small_) {
+    const Scheme scheme = CAIRN_TRY(parse_scheme("f16"));
+    return DraftModel::make(*small_, *model_, memory_, scheme, sampler);
+  }
+  if (options_.most_drafts() > 0 && model_->draft_head() != nullptr) {
+    const Scheme exact = CAIRN_TRY(parse_scheme("f32"));  // one layer: small as it is
+    return HeadDrafter::make(*model_, memory_, exact);
+  }
+  return nullptr;
 }
 
 Pos Talk::context() const {
@@ -141,21 +150,27 @@ bool Talk::is_reply_due() const {
   return tokens.size() >= start.size() && std::equal(start.rbegin(), start.rend(), tokens.rbegin());
 }
 
+// A message of the user. `ending`: of the answer before it; without one it begins a conversation.
+Result<std::vector<int32_t>> Talk::message_tokens(const std::string& message,
+                                                  std::optional<std::string> ending) {
+  std::optional<std::string_view> previous;
+  if (ending) previous = "assistant";
+  std::string text = ending.value_or("");
+  text += CAIRN_TRY(chat_->turn({.role = "user", .content = message, .previous_role = previous}));
+  text += chat_->reply_start();
+  return model_->tokenizer()->encode(text, Specials::Parse,
+                                     ending ? Ends::None : Ends::AsVocabularySays);
+}
+
 Result<Answer> Talk::reply(const std::optional<std::string>& message) {
   const size_t before = conversation_.tokens.size();
   if (message) {
-    std::string text;
-    std::optional<std::string_view> previous;
+    std::optional<std::string> ending;
     if (before > 0) {
       const bool is_ended = model_->tokenizer()->is_end_of_generation(conversation_.tokens.back());
-      text = is_ended ? chat_->after_stop() : chat_->turn_end();
-      previous = "assistant";
+      ending = is_ended ? chat_->after_stop() : chat_->turn_end();
     }
-    text +=
-        CAIRN_TRY(chat_->turn({.role = "user", .content = *message, .previous_role = previous}));
-    text += chat_->reply_start();
-    const Ends ends = before == 0 ? Ends::AsVocabularySays : Ends::None;
-    const auto tokens = model_->tokenizer()->encode(text, Specials::Parse, ends);
+    const auto tokens = CAIRN_TRY(message_tokens(*message, std::move(ending)));
     conversation_.tokens.insert(conversation_.tokens.end(), tokens.begin(), tokens.end());
   }
   return answer(options_.max_tokens.value_or(UINT64_MAX), before);
@@ -172,78 +187,118 @@ void Talk::take_back(size_t tokens_before) {
 }
 
 Result<Answer> Talk::answer(uint64_t max_tokens, size_t tokens_before) {
-  Answer answer{.prompt_tokens = conversation_.tokens.size()};
-  Result<Generated> generated = generate_shown(max_tokens, answer);
-  if (!generated) {
+  Result<Answer> answer = generate_shown(max_tokens);
+  if (!answer) {
     take_back(tokens_before);
-    return tl::unexpected<Error>(std::move(generated.error()));
+    return answer;
   }
-  answer.generated = std::move(*generated);
-  answer.length = session_->length(conversation_.seq);
-  if (parts_.first_token == 0) parts_.first_token = answer.generated.stats.first_token_seconds;
-  save_state(answer);
+  answer->length = session_->length(conversation_.seq);
+  if (parts_.first_token == 0) parts_.first_token = answer->generated.stats.first_token_seconds;
+  save_state(*answer);
   return answer;
 }
 
-// The conversation takes what the store has of it, and gives what it computes.
-void Talk::recall(uint64_t max_tokens, GenerateOptions& how, Answer& answer) {
-  Lap lap;
-  answer.recalled = tiered_->begin(
-      {.max_tokens = max_tokens, .sampling = options_.sampling, .has_seed = true, .stops = {}});
-  if (answer.recalled.sampler) sampler_->resume(*answer.recalled.sampler);
-  parts_.state += lap.take();
-  how.max_tokens -= std::min<uint64_t>(how.max_tokens, answer.recalled.answered.size());
-  how.cuts = tiered_->recall().cuts();
-  how.after_step = [this] {
-    tiered_->recall().after_step(*sampler_);
-    tiered_->warn_of_problems();
-  };
-}
-
 // Each token's text goes to stdout as soon as its characters are whole; with --json it waits.
-Result<Generated> Talk::generate_shown(uint64_t max_tokens, Answer& answer) {
-  TextStream stream(*model_->tokenizer());
+Result<Answer> Talk::generate_shown(uint64_t max_tokens) {
   Progress progress("reading");
-  const auto show = [&](const std::string& text) {
-    answer.text += text;
-    if (options_.wants_json || text.empty() || answer.is_output_lost) return;
-    progress.clear();
-    answer.is_output_lost = !write_out(text);
-  };
-
-  // Draws are numbered by position, so that a continued conversation draws what an uninterrupted
-  // one would.
-  sampler_->resume({.seed = options_.sampling.seed, .draws = conversation_.tokens.size()});
-  const Tokenizer& tokenizer = *model_->tokenizer();
-  GenerateOptions how{.max_tokens = max_tokens,
-                      .context = options_.context,
-                      .chunk = kChunk,
-                      .ends = [&](int32_t token) { return tokenizer.is_end_of_generation(token); },
-                      .on_progress = [&](Pos done, Pos total) { progress.show(done, total); },
-                      .on_token =
-                          [&](int32_t token) {
-                            show(stream.add(token));
-                            return answer.is_output_lost ? Flow::stop : Flow::go_on;
-                          },
-                      .cancel = &is_interrupted,
-                      .start = start_};
+  Line line(options_, *model_->tokenizer(), conversation_, *sampler_, tiered_.get(), recall_.get(),
+            [&](const std::string& text) {
+              if (options_.wants_json) return true;
+              progress.clear();
+              return bool(write_out(text));
+            });
   PromptLookup lookup;
-  how.most_drafts = options_.most_drafts();
-  if (how.most_drafts > 0) how.drafter = drafter_ ? drafter_.get() : &lookup;
-  if (tiered_) recall(max_tokens, how, answer);
-  for (const int32_t token : answer.recalled.answered) show(stream.add(token));
+  Drafter* drafter = drafter_ ? drafter_.get() : &lookup;
+  Lap lap;
+  GenerateOptions how =
+      line.begin(max_tokens, options_.most_drafts() > 0 ? drafter : nullptr, start_);
+  how.on_progress = [&](Pos done, Pos total) { progress.show(done, total); };
+  parts_.state += lap.take();
   Result<Generated> generated = generate(*model_, *session_, conversation_, *sampler_, how);
-  show(stream.rest());
-  if (tiered_ && generated) {
-    generated->tokens.insert(generated->tokens.begin(), answer.recalled.answered.begin(),
-                             answer.recalled.answered.end());
-    tiered_->recall().end(answer.is_output_lost ? Finish::cancelled : generated->finish);
-    tiered_->finish();
+  if (generated) {
+    line.answer.generated = std::move(*generated);
+    if (tiered_) tiered_->finish();
   }
+  Answer& answer = line.answer;
   const bool needs_line = !answer.text.empty() && answer.text.back() != '\n';
   if (needs_line && !options_.wants_json && !answer.is_output_lost)
     answer.is_output_lost = !write_out("\n");
-  return generated;
+  if (!generated) return tl::unexpected<Error>(std::move(generated.error()));
+  return std::move(answer);
+}
+
+namespace {
+
+// One of several conversations.
+struct One {
+  One(std::vector<int32_t> tokens, SeqId seq, const Sampler& options)
+      : conversation{seq, std::move(tokens)}, sampler(options) {}
+
+  Conversation conversation;
+  Sampler sampler;
+  std::unique_ptr<Drafter> drafter;
+  std::unique_ptr<Recall> recall;
+  std::unique_ptr<Line> line;
+  Pos done = 0, total = 0;  // of its prompt
+};
+
+}  // namespace
+
+Result<std::vector<Answer>> Talk::answer_all(const std::vector<std::string>& texts,
+                                             const Audience& audience) {
+  Progress progress("reading");
+  std::deque<One> all;
+  std::vector<Asked> asked;
+  const auto show_progress = [&] {
+    Pos done = 0, total = 0;
+    for (const One& one : all) done += one.done, total += one.total;
+    progress.show(done, total);
+  };
+  Lap lap;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    std::vector<int32_t> tokens = options_.is_chat
+                                      ? CAIRN_TRY(message_tokens(texts[i], std::nullopt))
+                                      : encode(texts[i], Specials::AsText);
+    One& one = all.emplace_back(std::move(tokens), session_->start(), *sampler_);
+    if (options_.most_drafts() > 0) one.drafter = CAIRN_TRY(make_drafter(one.sampler));
+    if (options_.most_drafts() > 0 && !one.drafter) one.drafter = std::make_unique<PromptLookup>();
+    if (tiered_) one.recall = tiered_->recall(one.conversation);
+    one.line =
+        std::make_unique<Line>(options_, *model_->tokenizer(), one.conversation, one.sampler,
+                               tiered_.get(), one.recall.get(), [&, i](const std::string& text) {
+                                 progress.clear();
+                                 return audience.hear(i, text);
+                               });
+  }
+  const uint64_t usual = options_.is_chat ? UINT64_MAX : kDefaultTokens;
+  for (size_t i = 0; i < all.size(); ++i) {
+    One& one = all[i];
+    GenerateOptions how =
+        one.line->begin(options_.max_tokens.value_or(usual), one.drafter.get(), start_);
+    how.on_end = [&, i, end_line = how.on_end](Finish finish) {
+      end_line(finish);
+      audience.end(i);
+    };
+    how.on_progress = [&show_progress, &one](Pos done, Pos total) {
+      one.done = done, one.total = total;
+      show_progress();
+    };
+    asked.push_back({.conversation = &one.conversation, .sampler = &one.sampler, .options = how});
+  }
+  parts_.state += lap.take();
+  std::vector<Generated> generated = CAIRN_TRY(generate_together(*model_, *session_, asked));
+  std::vector<Answer> answers;
+  for (size_t i = 0; i < all.size(); ++i) {
+    One& one = all[i];
+    Answer& answer = answers.emplace_back(std::move(one.line->answer));
+    answer.generated = std::move(generated[i]);
+    answer.length = session_->length(one.conversation.seq);
+    const double first = answer.generated.stats.first_token_seconds;
+    if (first > 0 && (parts_.first_token == 0 || first < parts_.first_token))
+      parts_.first_token = first;
+  }
+  if (tiered_) tiered_->finish();
+  return answers;
 }
 
 // Nothing is written when the file already holds just this.

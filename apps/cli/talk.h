@@ -2,10 +2,13 @@
 #ifndef CAIRN_APPS_CLI_TALK_H_
 #define CAIRN_APPS_CLI_TALK_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "apps/cli/line.h"
 #include "apps/cli/run.h"
 #include "apps/cli/state_file.h"
 #include "apps/cli/tiered.h"
@@ -23,17 +26,6 @@ struct Parts {
   double first_token = 0;  // all, from the start of the process; 0: there was none
 };
 
-struct Answer {
-  std::string text;
-  Generated generated;      // of an interrupted answer: all of it
-  Recalled recalled;        // from --store
-  Pos prompt_tokens = 0;    // of the whole conversation, before the answer
-  Pos length = 0;           // positions now in the state
-  double save_seconds = 0;  // 0: nothing was saved
-  std::optional<Error> save_error;
-  bool is_output_lost = false;  // stdout failed; generating stopped there
-};
-
 class Talk {
  public:
   static Result<std::unique_ptr<Talk>> open(const RunOptions& options,
@@ -44,6 +36,14 @@ class Talk {
   Result<Answer> complete(const std::string& text);
   // The user's next message; none: the answer to the last one is still due.
   Result<Answer> reply(const std::optional<std::string>& message);
+  // An answer to each of several texts, which are conversations of their own; with --chat each is
+  // the first message of one.
+  struct Audience {
+    std::function<bool(size_t index, const std::string& text)> hear;  // false: nobody does any more
+    std::function<void(size_t index)> end;                            // the answer has ended
+  };
+  Result<std::vector<Answer>> answer_all(const std::vector<std::string>& texts,
+                                         const Audience& audience);
   bool is_reply_due() const;  // the state was saved while the model was reading a message
   Result<void> check_chat();  // Unsupported: no way is known to write a chat for this model
 
@@ -58,8 +58,10 @@ class Talk {
   Result<void> prepare(const Config& config);
   Result<void> prepare_drafts(const Config& config);
   Result<Answer> answer(uint64_t max_tokens, size_t tokens_before);
-  Result<Generated> generate_shown(uint64_t max_tokens, Answer& answer);
-  void recall(uint64_t max_tokens, GenerateOptions& how, Answer& answer);
+  Result<Answer> generate_shown(uint64_t max_tokens);
+  Result<std::unique_ptr<Drafter>> make_drafter(const Sampler& sampler);
+  Result<std::vector<int32_t>> message_tokens(const std::string& message,
+                                              std::optional<std::string> ending);
   void save_state(Answer& answer);
   void take_back(size_t tokens_before);
   std::vector<int32_t> encode(const std::string& text, Specials specials) const;
@@ -80,8 +82,10 @@ class Talk {
   std::optional<Sampler> sampler_;
   std::optional<ChatTemplate> chat_;
   Conversation conversation_;
-  std::unique_ptr<Drafter> drafter_;  // null: at most look-up
+  std::unique_ptr<Model> small_;      // of --draft; null: none
+  std::unique_ptr<Drafter> drafter_;  // of the conversation; null: at most look-up
   std::unique_ptr<Tiered> tiered_;    // null: no --store, or one of no use
+  std::unique_ptr<Recall> recall_;    // of the conversation; null: as tiered_
   Parts parts_;
 };
 

@@ -37,7 +37,6 @@ Result<void> check_folder(const std::string& path) {
 Result<std::unique_ptr<Tiered>> Tiered::open(const RunOptions& options,
                                              Memory& memory,
                                              Session& session,
-                                             Conversation& conversation,
                                              const std::string& model_name) {
   std::unique_ptr<Tiered> tiered(new Tiered());
   PrefixOptions prefix{.name_space = options.name_space, .about = model_name};
@@ -56,13 +55,13 @@ Result<std::unique_ptr<Tiered>> Tiered::open(const RunOptions& options,
   tiered->store_ = CAIRN_TRY(std::move(store));
   tiered->tiers_.emplace(memory, tiered->store_.get());
   tiered->prefixes_ = CAIRN_TRY(Prefixes::make(session, *tiered->tiers_, std::move(prefix)));
-  tiered->recall_.emplace(*tiered->prefixes_, session, conversation,
-                          RecallOptions{.checkpoint_every = options.checkpoint_every});
+  tiered->session_ = &session;
+  tiered->recall_options_.checkpoint_every = options.checkpoint_every;
   return tiered;
 }
 
-const Recalled& Tiered::begin(const Request& request) {
-  return recalled_ = recall_->begin(request);
+std::unique_ptr<Recall> Tiered::recall(Conversation& conversation) {
+  return std::make_unique<Recall>(*prefixes_, *session_, conversation, recall_options_);
 }
 
 void Tiered::warn_of_problems() {

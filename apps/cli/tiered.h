@@ -18,12 +18,10 @@ class Tiered {
   static Result<std::unique_ptr<Tiered>> open(const RunOptions& options,
                                               Memory& memory,
                                               Session& session,
-                                              Conversation& conversation,
                                               const std::string& model_name);
 
-  Recall& recall() { return *recall_; }
-  const Recalled& recalled() const { return recalled_; }
-  const Recalled& begin(const Request& request);
+  // For one conversation of the session, which outlives what is returned; this does, too.
+  std::unique_ptr<Recall> recall(Conversation& conversation);
   void warn_of_problems();  // once of damage, once of a disk that fails
   // Waits until what was computed is safe, and says if it is not.
   void finish();
@@ -35,8 +33,8 @@ class Tiered {
   std::unique_ptr<Store> store_;
   std::optional<Tiers> tiers_;
   std::optional<Prefixes> prefixes_;
-  std::optional<Recall> recall_;
-  Recalled recalled_;
+  Session* session_ = nullptr;
+  RecallOptions recall_options_;
   bool has_warned_of_damage_ = false;
   bool has_warned_of_writing_ = false;
 };

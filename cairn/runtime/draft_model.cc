@@ -30,28 +30,28 @@ Result<void> check_vocabulary(const Model& small, const Model& model) {
 
 }  // namespace
 
-Result<std::unique_ptr<DraftModel>> DraftModel::make(std::unique_ptr<Model> small,
+Result<std::unique_ptr<DraftModel>> DraftModel::make(Model& small,
                                                      const Model& model,
                                                      Memory& memory,
                                                      const Scheme& scheme,
                                                      const Sampler& sampler) {
-  CAIRN_TRY(check_vocabulary(*small, model));
-  Session session = CAIRN_TRY(open_session(small->spec(), scheme, memory));
-  return std::unique_ptr<DraftModel>(new DraftModel(std::move(small), std::move(session), sampler));
+  CAIRN_TRY(check_vocabulary(small, model));
+  Session session = CAIRN_TRY(open_session(small.spec(), scheme, memory));
+  return std::unique_ptr<DraftModel>(new DraftModel(small, std::move(session), sampler));
 }
 
-DraftModel::DraftModel(std::unique_ptr<Model> small, Session session, const Sampler& sampler)
-    : small_(std::move(small)),
+DraftModel::DraftModel(Model& small, Session session, const Sampler& sampler)
+    : small_(small),
       session_(std::move(session)),
       seq_(session_.start()),
       sampler_(sampler),
       guesser_(sampler),
-      logits_(small_->vocabulary()) {}
+      logits_(small_.vocabulary()) {}
 
 Result<void> DraftModel::compute(SeqId seq, Tokens tokens) {
   Step step = CAIRN_TRY(session_.plan({{.seq = seq, .count = tokens.size()}}));
   const auto last = static_cast<uint32_t>(tokens.size() - 1);
-  CAIRN_TRY(small_->forward(step, tokens, std::span(&last, 1), logits_.data()));
+  CAIRN_TRY(small_.forward(step, tokens, std::span(&last, 1), logits_.data()));
   step.commit();
   return {};
 }

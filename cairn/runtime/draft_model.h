@@ -1,6 +1,6 @@
 // Drafts of a smaller model with the same vocabulary.
 //
-//   auto drafter = CAIRN_TRY(DraftModel::make(std::move(small), *model, memory, scheme, sampler));
+//   auto drafter = CAIRN_TRY(DraftModel::make(*small, *model, memory, scheme, sampler));
 //   generate(*model, session, conversation, sampler, {.drafter = drafter.get(), .most_drafts = 4});
 //
 // A guess is what the sampler would choose from the small model's logits, by the same options and
@@ -32,10 +32,10 @@ class DraftModel final : public Drafter {
  public:
   static constexpr Pos kStep = 256;  // tokens that one proposal computes of the conversation
 
-  // For one conversation of `model`, whose answers `sampler` chooses; it and `memory` outlive the
-  // drafter. BadInput: the two vocabularies differ (the message says where), or the scheme does not
-  // fit the small model.
-  static Result<std::unique_ptr<DraftModel>> make(std::unique_ptr<Model> small,
+  // For one conversation of `model`, whose answers `sampler` chooses; all but the scheme outlive
+  // the drafter. Those of several conversations can share the small model. BadInput: the two
+  // vocabularies differ (the message says where), or the scheme does not fit the small model.
+  static Result<std::unique_ptr<DraftModel>> make(Model& small,
                                                   const Model& model,
                                                   Memory& memory,
                                                   const Scheme& scheme,
@@ -50,13 +50,13 @@ class DraftModel final : public Drafter {
 
  private:
   using Tokens = std::span<const int32_t>;
-  DraftModel(std::unique_ptr<Model> small, Session session, const Sampler& sampler);
+  DraftModel(Model& small, Session session, const Sampler& sampler);
   Result<void> compute(SeqId seq, Tokens tokens);
   Result<void> go_back(Pos length);
   Result<void> catch_up(Tokens tokens);
   Result<void> guess(SeqId branch, uint32_t most, std::vector<int32_t>& drafts);
 
-  std::unique_ptr<Model> small_;
+  Model& small_;
   Session session_;
   SeqId seq_;
   const Sampler& sampler_;     // the model's

@@ -1,267 +1,281 @@
 #include "cairn/runtime/generate.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <numeric>
+#include <cstring>
+#include <deque>
 #include <optional>
 #include <span>
 
-#include "cairn/runtime/speculate.h"
+#include "cairn/runtime/answering.h"
 
 namespace cairn {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+// Rows of a step that checks drafts or goes on by a token. Beyond some dozens a row costs what it
+// costs alone, and the logits of each take a vocabulary.
+constexpr size_t kMostRounds = 64;
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+// What all texts begin with is worth a step of its own from so many tokens on.
+constexpr Pos kWorthSharing = 32;
 
-// One call of generate().
+// The next tokens of one answer, and of which of them logits are needed.
+struct Part {
+  Answering* who;
+  std::span<const int32_t> tokens;
+  enum class Logits { none, last, all } wanted = Logits::none;
+};
+
+// One call of generate_together().
 class Generation {
  public:
-  Generation(Model& model,
-             Session& session,
-             Conversation& conversation,
-             Sampler& sampler,
-             const GenerateOptions& options)
-      : model_(model),
-        session_(session),
-        conversation_(conversation),
-        sampler_(sampler),
-        options_(options),
-        context_(options.context == 0 ? model.context_length()
-                                      : std::min(options.context, model.context_length())),
-        drafter_(options.drafter),
-        draft_length_(options.drafter == nullptr ? 0 : options.most_drafts) {}
+  Generation(Model& model, Session& session, std::span<const Asked> asked)
+      : model_(model), session_(session), asked_(asked) {
+    for (const Asked& each : asked) answers_.emplace_back(model, session, each);
+  }
 
-  Result<Generated> run() {
+  Result<std::vector<Generated>> run() {
     CAIRN_TRY(check());
-    CAIRN_TRY(leave_one_to_compute());
-    CAIRN_TRY(prefill());
-    if (!is_prefilled()) {
-      result_.finish = Finish::cancelled;
-    } else {
-      CAIRN_TRY(decode());
-      CAIRN_TRY(
-          compute(conversation_.tokens.size(), {}));  // the last token, which nobody has needed yet
-    }
-    result_.stats.state_bytes = session_.bytes_for(length());
-    return std::move(result_);
+    for (Answering& each : answers_) CAIRN_TRY(each.leave_one_to_compute());
+    CAIRN_TRY(read_beginning());
+    while (is_any(Answering::Phase::reading)) CAIRN_TRY(read());
+    for (Answering& each : answers_) each.start_decoding();
+    while (is_any(Answering::Phase::choosing) || is_any(Answering::Phase::finishing))
+      CAIRN_TRY(go_on());
+    std::vector<Generated> results;
+    for (Answering& each : answers_) results.push_back(each.take_result());
+    return results;
   }
 
  private:
-  Pos length() const { return session_.length(conversation_.seq); }
-  bool is_cancelled() const {
-    return options_.cancel != nullptr && options_.cancel->load(std::memory_order_relaxed);
-  }
-  bool is_prefilled() const {
-    return !logits_.empty() ||
-           (options_.max_tokens == 0 && length() == conversation_.tokens.size());
+  bool is_any(Answering::Phase phase) const {
+    return std::ranges::any_of(answers_, [&](const Answering& a) { return a.phase() == phase; });
   }
 
   Result<void> check() const {
-    const size_t count = conversation_.tokens.size();
-    CAIRN_CHECK(length() <= count, "generate: {} tokens for a state of {} positions", count,
-                length());
-    CAIRN_CHECK(options_.chunk > 0, "generate: chunks of 0 tokens");
-    if (count == 0) return fail(Code::BadInput, "prompt: empty, expected at least one token");
-    const Pos room = options_.max_tokens == 0 ? context_ : context_ - 1;
-    if (count > room)
-      return fail(Code::BadInput,
-                  "prompt: {} tokens, expected at most {}: the context holds {} positions; shorten "
-                  "the text or start a new one",
-                  count, room, context_);
+    for (size_t i = 0; i < answers_.size(); ++i) {
+      Result<void> result = answers_[i].check();
+      if (result) continue;
+      if (answers_.size() > 1)
+        result.error().message = fmt::format("text {}: {}", i + 1, result.error().message);
+      return result;
+    }
     return {};
   }
 
-  // The first logits are those of the last token, so its state alone is of no use. A recurrent
-  // state has no way back: there everything is computed again, to the same bits.
-  Result<void> leave_one_to_compute() {
-    if (options_.max_tokens == 0 || length() < conversation_.tokens.size()) return {};
-    Pos kept = length() - 1;
-    while (!session_.can_truncate(conversation_.seq, kept)) --kept;  // 0 always can
-    return session_.truncate(conversation_.seq, kept);
+  // What all texts begin with, but for a token of each, which gives it logits.
+  Pos shared_beginning() const {
+    const auto& first = asked_.front().conversation->tokens;
+    Pos shared = first.size() - 1;
+    for (const Asked& each : asked_) {
+      const auto& tokens = each.conversation->tokens;
+      if (session_.length(each.conversation->seq) > 0) return 0;
+      const auto differs = std::ranges::mismatch(tokens, first).in1;
+      shared =
+          std::min<Pos>({shared, static_cast<Pos>(differs - tokens.begin()), tokens.size() - 1});
+    }
+    return shared;
   }
 
-  // Computes the tokens up to `end`; `logits`, if not empty, receives those of the last one.
-  Result<void> compute(Pos end, std::span<float> logits) {
-    const auto tokens =
-        std::span<const int32_t>(conversation_.tokens).subspan(length(), end - length());
-    if (tokens.empty()) return {};
-    Step step = CAIRN_TRY(plan_needed(tokens.size()));
-    const uint32_t last = static_cast<uint32_t>(tokens.size() - 1);
-    const auto wanted = logits.empty() ? std::span<const uint32_t>() : std::span(&last, 1);
-    CAIRN_TRY(model_.forward(step, tokens, wanted, logits.data(), hidden_for(tokens.size())));
+  // Starts all answers. What their texts begin with is computed once: a fork shares every page.
+  Result<void> read_beginning() {
+    answers_.front().start();
+    const Pos shared = asked_.size() == 1 ? 0 : shared_beginning();
+    Answering& first = answers_.front();
+    while (shared >= kWorthSharing && first.length() < shared) {
+      const Pos count = first.next_part(shared - first.length());
+      if (count == 0) break;
+      CAIRN_TRY(read_parts({next_of(first, count)}));
+    }
+    for (size_t i = 1; i < answers_.size(); ++i) {
+      if (first.length() > 0 && shared >= kWorthSharing) {
+        SeqId& seq = asked_[i].conversation->seq;
+        session_.drop(std::exchange(seq, session_.fork(asked_.front().conversation->seq)));
+        answers_[i].after_step();
+      }
+      answers_[i].start();
+    }
+    return {};
+  }
+
+  // The next `count` tokens of its prompt.
+  static Part next_of(Answering& who, Pos count) {
+    return {.who = &who,
+            .tokens = std::span(who.conversation().tokens).subspan(who.length(), count),
+            .wanted = who.ends_with(count) ? Part::Logits::last : Part::Logits::none};
+  }
+
+  // A step over the next tokens of as many prompts as it has room for.
+  Result<void> read() {
+    std::vector<Part> parts;
+    Pos room = asked_.front().options.chunk;
+    for (Answering& each : answers_) {
+      if (each.phase() != Answering::Phase::reading || room == 0) continue;
+      const Pos count = each.next_part(room);
+      if (count == 0) continue;
+      parts.push_back(next_of(each, count));
+      room -= count;
+    }
+    return parts.empty() ? Result<void>() : read_parts(parts);
+  }
+
+  Result<void> read_parts(const std::vector<Part>& parts) {
+    Step step = CAIRN_TRY(plan_needed(parts));
+    CAIRN_TRY(forward(step, parts));
     step.commit();
-    if (options_.after_step) options_.after_step();
+    for (const Part& part : parts) part.who->after_step();
+    size_t row = 0;
+    for (const Part& part : parts)
+      CAIRN_TRY(part.who->read(part.wanted == Part::Logits::last ? logits(row++, 1)
+                                                                 : std::span<const float>()));
     return {};
   }
 
-  // Where the hidden states of the next `count` positions go; null: nobody wants them.
-  float* hidden_for(Pos count) {
-    return drafter_ == nullptr ? nullptr : drafter_->hidden_for(conversation_, length(), count);
-  }
-
-  // A step that the answer cannot go on without. A guess may not cost it: where memory is short, a
-  // drafter's state makes room.
-  Result<Step> plan_needed(Pos count) {
-    Result<Step> step = session_.plan({{.seq = conversation_.seq, .count = count}});
-    if (step || step.error().code != Code::NoSpace || drafter_ == nullptr) return step;
-    std::exchange(drafter_, nullptr)->give_way();
-    return session_.plan({{.seq = conversation_.seq, .count = count}});
-  }
-
-  // Where the step of the prefill that begins at `first` ends.
-  Pos step_end(Pos first, Pos end) const {
-    end = std::min<Pos>(end, first + options_.chunk);
-    const Pos most = session_.max_run(conversation_.seq);  // 0: plan says what is wrong
-    if (most > 0 && end - first > most) end = first + most;
-    const auto cut = std::ranges::upper_bound(options_.cuts, first);
-    return cut != options_.cuts.end() ? std::min(end, *cut) : end;
-  }
-
-  Result<void> prefill() {
-    const auto start = Clock::now();
-    const Pos first = length(), end = conversation_.tokens.size();
-    result_.stats.reused = first;
-    report_progress(0, end - first);
-    while (length() < end && !is_cancelled()) {
-      const Pos next = step_end(length(), end);
-      if (next == end && options_.max_tokens > 0) logits_.resize(model_.vocabulary());
-      const Result<void> computed = compute(next, logits_);
-      if (!computed) return computed;
-      report_progress(length() - first, end - first);
+  // Every answer that is not done goes on by a step, its drafts included.
+  Result<void> go_on() {
+    std::vector<Part> parts;
+    size_t rows = 0;
+    for (Answering& each : answers_) {
+      const bool chooses = each.phase() == Answering::Phase::choosing;
+      if (!chooses && each.phase() != Answering::Phase::finishing) continue;
+      const auto tokens = each.next_round();
+      if (rows > 0 && rows + tokens.size() > kMostRounds) {
+        CAIRN_TRY(round(parts));
+        parts.clear();
+        rows = 0;
+      }
+      parts.push_back({.who = &each,
+                       .tokens = tokens,
+                       .wanted = chooses ? Part::Logits::all : Part::Logits::none});
+      rows += tokens.size();
     }
-    result_.stats.computed = length() - first;
-    result_.stats.prefill_seconds = seconds_since(start);
-    return {};
+    return round(parts);
   }
 
-  void report_progress(Pos done, Pos total) const {
-    if (options_.on_progress) options_.on_progress(done, total);
-  }
-
-  Result<void> decode() {
-    if (options_.max_tokens == 0) return {};
-    CAIRN_TRY(choose(logits_));
-    while (!finish_) CAIRN_TRY(round());
-    result_.finish = *finish_;
-    return {};
-  }
-
-  // Chooses the token after the last one from that one's logits, and says it.
-  Result<void> choose(std::span<const float> logits) {
-    const int32_t token = CAIRN_TRY(sampler_.sample(logits, conversation_.tokens));
-    conversation_.tokens.push_back(token);
-    if (result_.stats.first_token_seconds == 0) {
-      first_token_ = Clock::now();
-      result_.stats.first_token_seconds = seconds_since(options_.start);
-    } else {
-      result_.stats.decode_seconds = seconds_since(first_token_);
-      ++result_.stats.decoded;
-    }
-    finish_ = say(token);
-    return {};
-  }
-
-  // Why the answer ends with this token; none: it goes on.
-  std::optional<Finish> say(int32_t token) {
-    if (options_.ends && options_.ends(token)) return Finish::end_token;
-    result_.tokens.push_back(token);
-    if (options_.on_token && options_.on_token(token) == Flow::stop) return Finish::stopped;
-    if (is_cancelled()) return Finish::cancelled;
-    if (result_.tokens.size() == options_.max_tokens) return Finish::length;
-    if (conversation_.tokens.size() == context_) return Finish::context_full;
-    return std::nullopt;
-  }
-
-  // Computes the last token and the drafts after it, chooses as long as the drafts are right, and
-  // keeps the state of all tokens but the last chosen one, which no draft needs to be.
-  Result<void> round() {
-    std::vector<int32_t> tokens = draft();
-    tokens.insert(tokens.begin(), conversation_.tokens.back());
-    std::optional<Step> planned = plan_drafts(tokens.size());
+  // Computes the last token of each and the drafts after it, chooses as long as the drafts are
+  // right, and keeps the state of all tokens but the last chosen one, which no draft needs to be.
+  Result<void> round(std::vector<Part>& parts) {
+    std::optional<Step> planned = plan_drafts(parts);
+    const bool has_drafts = planned.has_value();
     if (!planned) {  // there may be memory for a token, though not for drafts
-      tokens.resize(1);
-      planned = CAIRN_TRY(plan_needed(1));
+      leave_out_drafts(parts);
+      planned = CAIRN_TRY(plan_needed(parts));
     }
-    Step& step = *planned;
-    std::vector<uint32_t> rows(tokens.size());
-    std::iota(rows.begin(), rows.end(), 0);
-    logits_.resize(rows.size() * model_.vocabulary());
-    CAIRN_TRY(model_.forward(step, tokens, rows, logits_.data(), hidden_for(tokens.size())));
-    Pos chosen = 0;
-    do {
-      CAIRN_TRY(choose(std::span<const float>(logits_).subspan(chosen * model_.vocabulary(),
-                                                               model_.vocabulary())));
-      ++chosen;
-    } while (!finish_ && chosen < tokens.size() && tokens[chosen] == conversation_.tokens.back());
-    if (tokens.size() > 1)
-      step.commit(std::span(&chosen, 1));
+    CAIRN_TRY(forward(*planned, parts));
+    std::vector<Pos> kept;
+    size_t row = 0;
+    for (const Part& part : parts) {
+      kept.push_back(1);
+      if (part.wanted == Part::Logits::none) continue;
+      kept.back() = CAIRN_TRY(part.who->choose_all(logits(row, part.tokens.size())));
+      row += part.tokens.size();
+    }
+    if (has_drafts)
+      planned->commit(kept);
     else
-      step.commit();
-    learn(static_cast<uint32_t>(tokens.size() - 1), static_cast<uint32_t>(chosen - 1));
-    if (options_.after_step) options_.after_step();
+      planned->commit();
+    for (size_t i = 0; i < parts.size(); ++i) parts[i].who->end_round(kept[i]);
     return {};
   }
 
-  // A round over a token and its drafts; none: there are no drafts, or there is no room for them.
-  std::optional<Step> plan_drafts(Pos count) {
-    if (count == 1) return std::nullopt;
-    Result<Step> step = session_.plan({{.seq = conversation_.seq, .count = count}}, Round::yes);
+  static std::vector<Run> runs_of(const std::vector<Part>& parts) {
+    std::vector<Run> runs;
+    for (const Part& part : parts)
+      runs.push_back({.seq = part.who->conversation().seq, .count = part.tokens.size()});
+    return runs;
+  }
+
+  // A round over tokens and drafts; none: there are no drafts, or there is no room for them.
+  std::optional<Step> plan_drafts(const std::vector<Part>& parts) {
+    if (std::ranges::none_of(parts, [](const Part& part) { return part.tokens.size() > 1; }))
+      return std::nullopt;
+    Result<Step> step = session_.plan(runs_of(parts), Round::yes);
     if (!step) return std::nullopt;
     return std::move(*step);
   }
 
-  // What may follow the last token; as many as the answer, the context and the session have room
-  // for.
-  std::vector<int32_t> draft() {
-    if (drafter_ == nullptr) return {};
-    const Pos length = draft_length_.next();
-    const Pos run = std::max<Pos>(1, session_.max_run(conversation_.seq));
-    const Pos most = std::min({length, options_.max_tokens - result_.tokens.size() - 1,
-                               context_ - conversation_.tokens.size() - 1, run - 1});
-    if (most == 0) return {};
-    std::vector<int32_t> drafts = drafter_->propose(conversation_, static_cast<uint32_t>(most));
-    const auto is_wrong = [&](int32_t token) {
-      return token < 0 || static_cast<uint32_t>(token) >= model_.vocabulary();
-    };
-    drafts.erase(std::ranges::find_if(drafts, is_wrong), drafts.end());
-    if (drafts.size() > most) drafts.resize(most);
-    return drafts;
+  static void leave_out_drafts(std::vector<Part>& parts) {
+    for (Part& part : parts) {
+      part.who->leave_out_drafts();
+      part.tokens = part.tokens.first(1);
+    }
   }
 
-  void learn(uint32_t drafted, uint32_t accepted) {
-    if (drafted == 0) return;
-    ++result_.stats.rounds;
-    result_.stats.drafted += drafted;
-    result_.stats.accepted += accepted;
-    draft_length_.learn(drafted, accepted);
-    drafter_->accepted(accepted);
+  // A step that the answers cannot go on without. A guess may not cost it: where memory is short,
+  // the drafters' state makes room.
+  Result<Step> plan_needed(const std::vector<Part>& parts) {
+    const std::vector<Run> runs = runs_of(parts);
+    Result<Step> step = session_.plan(runs);
+    for (Answering& each : answers_) {
+      if (step || step.error().code != Code::NoSpace) break;
+      if (each.give_way()) step = session_.plan(runs);
+    }
+    return step;
+  }
+
+  // Rows of the last forward pass.
+  std::span<const float> logits(size_t first, size_t count) const {
+    const size_t vocabulary = model_.vocabulary();
+    return std::span(logits_).subspan(first * vocabulary, count * vocabulary);
+  }
+
+  Result<void> forward(Step& step, const std::vector<Part>& parts) {
+    std::vector<int32_t> tokens;
+    std::vector<uint32_t> wanted;
+    std::vector<float*> hidden;
+    for (const Part& part : parts) {
+      const auto first = static_cast<uint32_t>(tokens.size());
+      tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
+      const auto end = static_cast<uint32_t>(tokens.size());
+      const uint32_t from = part.wanted == Part::Logits::all    ? first
+                            : part.wanted == Part::Logits::last ? end - 1
+                                                                : end;
+      for (uint32_t row = from; row < end; ++row) wanted.push_back(row);
+      hidden.push_back(part.who->hidden_for(part.tokens.size()));
+    }
+    logits_.resize(wanted.size() * model_.vocabulary());
+    if (parts.size() == 1)
+      return model_.forward(step, tokens, wanted, logits_.data(), hidden.front());
+    const bool wants_hidden = std::ranges::any_of(hidden, [](float* to) { return to != nullptr; });
+    if (wants_hidden) hidden_.resize(tokens.size() * model_.hidden_width());
+    CAIRN_TRY(model_.forward(step, tokens, wanted, logits_.data(),
+                             wants_hidden ? hidden_.data() : nullptr));
+    const float* from = hidden_.data();
+    for (size_t i = 0; wants_hidden && i < parts.size(); ++i) {
+      const size_t count = parts[i].tokens.size() * model_.hidden_width();
+      if (hidden[i] != nullptr) std::memcpy(hidden[i], from, count * sizeof(float));
+      from += count;
+    }
+    return {};
   }
 
   Model& model_;
   Session& session_;
-  Conversation& conversation_;
-  Sampler& sampler_;
-  const GenerateOptions& options_;
-  const Pos context_;
-  std::vector<float> logits_;     // of the last token, or a round's; empty: not computed
-  std::optional<Finish> finish_;  // once the answer has ended
-  Clock::time_point first_token_;
-  Drafter* drafter_;  // null: none, or it gave way
-  DraftLength draft_length_;
-  Generated result_;
+  const std::span<const Asked> asked_;
+  std::deque<Answering> answers_;  // one for each of asked_
+  std::vector<float> logits_;      // of the last pass, [wanted rows, vocabulary]
+  std::vector<float> hidden_;      // of it, where it had several parts
 };
 
 }  // namespace
+
+Result<std::vector<Generated>> generate_together(Model& model,
+                                                 Session& session,
+                                                 std::span<const Asked> asked) {
+  if (asked.empty()) return std::vector<Generated>();
+  return Generation(model, session, asked).run();
+}
 
 Result<Generated> generate(Model& model,
                            Session& session,
                            Conversation& conversation,
                            Sampler& sampler,
                            const GenerateOptions& options) {
-  return Generation(model, session, conversation, sampler, options).run();
+  const Asked asked{.conversation = &conversation, .sampler = &sampler, .options = options};
+  std::vector<Generated> results =
+      CAIRN_TRY(generate_together(model, session, std::span(&asked, 1)));
+  return std::move(results.front());
 }
 
 }  // namespace cairn

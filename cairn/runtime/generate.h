@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "cairn/models/model.h"
@@ -28,6 +29,8 @@ struct Conversation {
 
 enum class Flow { go_on, stop };
 
+enum class Finish { length, end_token, stopped, cancelled, context_full };
+
 struct GenerateOptions {
   uint64_t max_tokens = UINT64_MAX;  // 0: only the prefill
   Pos context = 0;                   // positions that may be used; 0: as many as the model has
@@ -42,6 +45,9 @@ struct GenerateOptions {
   // The state of more tokens was committed; may be empty. While an answer goes on, that is all of
   // the conversation's tokens but the last.
   std::function<void()> after_step;
+  // The answer has ended, and the state holds all of it (of a cancelled prefill as much as there
+  // is); may be empty. Others of generate_together may go on.
+  std::function<void(Finish)> on_end;
   Drafter* drafter = nullptr;  // see speculate.h; changes no token; null: no speculation
   uint32_t most_drafts = 8;    // tokens that it may propose at once
   const std::atomic<bool>* cancel =
@@ -49,8 +55,6 @@ struct GenerateOptions {
   std::chrono::steady_clock::time_point start =
       std::chrono::steady_clock::now();  // of the time to the first token
 };
-
-enum class Finish { length, end_token, stopped, cancelled, context_full };
 
 struct GenerateStats {
   Pos reused = 0;    // tokens of the prompt whose state was there
@@ -81,6 +85,22 @@ Result<Generated> generate(Model& model,
                            Conversation& conversation,
                            Sampler& sampler,
                            const GenerateOptions& options);
+
+// One of several conversations that are answered together.
+struct Asked {
+  Conversation* conversation;
+  Sampler* sampler;  // its own
+  GenerateOptions options;
+};
+
+// The same for several conversations of one session, no two of one sequence: each step computes
+// tokens of all, so that the model's weights are read once for them. Each says what it would alone,
+// to the last bit, and accepts as many of its own drafts as are right. First all prompts are read,
+// options.chunk tokens of the first one's a step; what all of them begin with is computed once,
+// unless there is state already. An error ends all of them.
+Result<std::vector<Generated>> generate_together(Model& model,
+                                                 Session& session,
+                                                 std::span<const Asked> asked);
 
 }  // namespace cairn
 

@@ -44,17 +44,17 @@ constexpr Setting kSettings[] = {
 };
 
 // A target, its session, and how it is asked.
-class Asked {
+class AskedModel {
  protected:
   static constexpr uint64_t kTokens = 40;
 
-  Asked(const char* model, const char* scheme) : model_(must(load_model(oracle(model), {}))) {
+  AskedModel(const char* model, const char* scheme) : model_(must(load_model(oracle(model), {}))) {
     session_.emplace(must(open_session(model_->spec(), must(parse_scheme(scheme)), memory_)));
   }
 
   std::unique_ptr<DraftModel> drafter(const char* small, const char* scheme, Memory& memory) {
-    return must(DraftModel::make(must(load_model(oracle(small), {.beside = model_.get()})), *model_,
-                                 memory, must(parse_scheme(scheme)), sampler_));
+    small_ = must(load_model(oracle(small), {.beside = model_.get()}));
+    return must(DraftModel::make(*small_, *model_, memory, must(parse_scheme(scheme)), sampler_));
   }
 
   Generated answer(Conversation& conversation,
@@ -70,15 +70,16 @@ class Asked {
   Memory memory_;
   std::optional<Memory> limited_;
   std::unique_ptr<Model> model_;
+  std::unique_ptr<Model> small_;  // of the newest drafter
   std::optional<Session> session_;
   Sampler sampler_ = must(make_sampler({}));
 };
 
-class DraftModels : public Asked, public ::testing::TestWithParam<Setting> {
+class DraftModels : public AskedModel, public ::testing::TestWithParam<Setting> {
  protected:
-  DraftModels() : Asked(GetParam().model, GetParam().scheme) {}
+  DraftModels() : AskedModel(GetParam().model, GetParam().scheme) {}
   std::unique_ptr<DraftModel> drafter() {
-    return Asked::drafter(GetParam().small, GetParam().small_scheme, memory_);
+    return AskedModel::drafter(GetParam().small, GetParam().small_scheme, memory_);
   }
 
   // The drafter's state is that of one pass over what it holds.
@@ -196,9 +197,9 @@ TEST_P(DraftModels, CatchUpOnALongTextOverSeveralRoundsOnce) {
   }
 }
 
-class LlamaDraft : public Asked, public ::testing::Test {
+class LlamaDraft : public AskedModel, public ::testing::Test {
  protected:
-  LlamaDraft() : Asked("llama", "f16") {}
+  LlamaDraft() : AskedModel("llama", "f16") {}
   Random random_{7};
 };
 
