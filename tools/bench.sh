@@ -14,7 +14,7 @@ run() { # a name, then options
         echo "mlx: left out, it comes with what \`make test\` installs" >&2
       fi
       ;;
-    restart) build/bench/restart_bench --pairs 5 "${@:2}" ;; # a cold run takes most of a minute
+    restart) build/bench/restart_bench --pairs 3 "${@:2}" ;; # cold runs of three models take two minutes
     *) "build/bench/${1}_bench" "${@:2}" ;;
   esac
 }

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "tests/apps/program.h"
 
 namespace cairn::testing {
@@ -34,6 +36,33 @@ TEST(Restart, AChatRemembersAName) {
   ASSERT_EQ(say("My name is Ada. Please remember it.").code, 0);
   EXPECT_THAT(say("What is my name?").json()["text"].get<std::string>(),
               ::testing::HasSubstr("Ada"));
+}
+
+// Two vocabularies: what one guesses the other cannot check.
+TEST(RealDraft, AModelOfAnotherVocabularyIsRefused) {
+  for (const auto& [model, small, part] :
+       {std::tuple{"models/smollm2.gguf", "models/gemma3.gguf",
+                   "gemma3.gguf: 262144 tokens, "
+                   "expected the 49152 of models/smollm2.gguf"},
+        std::tuple{"models/gemma3.gguf", "models/smollm2.gguf",
+                   "smollm2.gguf: 49152 tokens, "
+                   "expected the 262144 of models/gemma3.gguf"}}) {
+    const Ran ran = run_cairn({"run", model, "-p", "Once", "-n", "4", "--draft", small});
+    EXPECT_EQ(ran.code, 2);
+    EXPECT_THAT(ran.err, ::testing::HasSubstr(part));
+    EXPECT_EQ(ran.out, "");
+  }
+}
+
+TEST(RealDraft, AModelGuessesForItself) {
+  const std::vector<std::string> words{"run", kModel, "-p",    "The capital of France is",
+                                       "-n",  "24",   "--json"};
+  std::vector<std::string> drafted = words;
+  drafted.insert(drafted.end(), {"--draft", kModel});
+  const auto plain = run_cairn(words).json(), with = run_cairn(drafted).json();
+  EXPECT_EQ(with["tokens"], plain["tokens"]);
+  EXPECT_GT(with["speculation"]["accepted"], 10);
+  EXPECT_EQ(with["speculation"]["accepted"], with["speculation"]["drafted"]);
 }
 
 }  // namespace
