@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cairn/format/safetensors.h"
+#include "cairn/models/rotary.h"
 
 namespace cairn {
 namespace {
@@ -187,11 +188,70 @@ Result<float> rotary_base(const std::string& path, const Json& rotary) {
   return number(path, rotary, "rope_theta");
 }
 
+// A switch whose other setting we do not translate. Absent, it is at the one that we do.
+Result<void> check_switch(const std::string& path,
+                          const Json& config,
+                          std::string_view key,
+                          const Json& expected) {
+  const auto found = config.find(key);
+  if (found == config.end() || *found == expected) return {};
+  return fail(Code::Unsupported, "{}: config: {} is {}, expected {}", path, key, found->dump(),
+              expected.dump());
+}
+
+// YaRN's factor for flatter scores on what is rotated. `mscale` and `mscale_all_dim` share it out
+// between that and the scores.
+float rotated_factor(const Json& rotary, float factor) {
+  const auto given = [&](const char* key) { return rotary.value(key, Json(0)); };
+  const auto share = [&](const Json& of) { return 1 + 0.1f * of.get<float>() * std::log(factor); };
+  if (const Json own = given("attention_factor"); own != 0) return own.get<float>();
+  const Json some = given("mscale"), all = given("mscale_all_dim");
+  return some != 0 && all != 0 ? share(some) / share(all) : share(1);
+}
+
+Result<void> set_yarn(gguf_context* pairs,
+                      const std::string& path,
+                      const Json& rotary,
+                      const std::string& architecture) {
+  const auto set = [&](const std::string& name, float value) {
+    gguf_set_val_f32(pairs, (architecture + "." + name).c_str(), value);
+  };
+  CAIRN_TRY(check_switch(path, rotary, "truncate", true));
+  for (const auto& [theirs, ours] :
+       {Name{"beta_fast", "yarn_beta_fast"}, {"beta_slow", "yarn_beta_slow"}, {"factor", "factor"}})
+    if (theirs == "factor" || rotary.contains(theirs))
+      set(fmt::format("rope.scaling.{}", ours), CAIRN_TRY(number(path, rotary, theirs)));
+  for (const char* key : {"attention_factor", "mscale", "mscale_all_dim"})
+    if (rotary.contains(key)) CAIRN_TRY(number(path, rotary, key));
+  gguf_set_val_str(pairs, (architecture + ".rope.scaling.type").c_str(), "yarn");
+  gguf_set_val_u32(pairs, (architecture + ".rope.scaling.original_context_length").c_str(),
+                   CAIRN_TRY(whole_number(path, rotary, "original_max_position_embeddings")));
+  set(kRotatedFactorKey, rotated_factor(rotary, CAIRN_TRY(number(path, rotary, "factor"))));
+  set("rope.scaling.yarn_log_multiplier",
+      0.1f * rotary.value("mscale_all_dim", Json(0)).get<float>());
+  return {};
+}
+
+// Rotary parameters of all layers: the default type, or YaRN.
+Result<void> set_rotary(gguf_context* pairs,
+                        const std::string& path,
+                        const Json& config,
+                        const std::string& architecture) {
+  Json rotary = *CAIRN_TRY(field(path, config, "rope_parameters"));
+  if (rotary.is_object() && rotary.value("rope_type", Json()) == "yarn") {
+    for (const char* optional : {"attention_factor", "mscale", "mscale_all_dim", "truncate"})
+      if (rotary.value(optional, Json()).is_null()) rotary.erase(optional);
+    CAIRN_TRY(set_yarn(pairs, path, rotary, architecture));
+    rotary["rope_type"] = "default";
+  }
+  gguf_set_val_f32(pairs, (architecture + ".rope.freq_base").c_str(),
+                   CAIRN_TRY(rotary_base(path, rotary)));
+  return {};
+}
+
 Result<void> set_llama(gguf_context* pairs, const std::string& path, const Json& config) {
   CAIRN_TRY(check_absent(path, config, "mlp_bias"));
-  const Json* rotary = CAIRN_TRY(field(path, config, "rope_parameters"));
-  gguf_set_val_f32(pairs, "llama.rope.freq_base", CAIRN_TRY(rotary_base(path, *rotary)));
-  return {};
+  return set_rotary(pairs, path, config, "llama");
 }
 
 Result<void> set_gemma_layers(gguf_context* pairs, const std::string& path, const Json& config) {
@@ -292,7 +352,7 @@ Result<void> set_hybrid_linear(gguf_context* pairs, const std::string& path, con
 
 Result<void> set_hybrid(gguf_context* pairs, const std::string& path, const Json& config) {
   const Json* rotary = CAIRN_TRY(field(path, config, "rope_parameters"));
-  gguf_set_val_f32(pairs, "qwen3next.rope.freq_base", CAIRN_TRY(rotary_base(path, *rotary)));
+  CAIRN_TRY(set_rotary(pairs, path, config, "qwen3next"));
   const float share = CAIRN_TRY(number(path, *rotary, "partial_rotary_factor"));
   const uint32_t width = CAIRN_TRY(whole_number(path, config, "head_dim"));
   if (!(share > 0 && share <= 1))
@@ -314,17 +374,6 @@ Result<void> set_numbers(gguf_context* pairs,
     gguf_set_val_u32(pairs, fmt::format("{}.{}", architecture, name.ours).c_str(),
                      CAIRN_TRY(whole_number(path, config, name.theirs)));
   return {};
-}
-
-// A switch whose other setting we do not translate. Absent, it is at the one that we do.
-Result<void> check_switch(const std::string& path,
-                          const Json& config,
-                          std::string_view key,
-                          const Json& expected) {
-  const auto found = config.find(key);
-  if (found == config.end() || *found == expected) return {};
-  return fail(Code::Unsupported, "{}: config: {} is {}, expected {}", path, key, found->dump(),
-              expected.dump());
 }
 
 Result<void> set_routing(gguf_context* pairs,
@@ -366,9 +415,7 @@ Result<void> set_latent_attention(gguf_context* pairs,
       Name{"qk_rope_head_dim", "rope.dimension_count"},
   };
   CAIRN_TRY(set_numbers(pairs, path, config, architecture, kNames));
-  const Json* rotary = CAIRN_TRY(field(path, config, "rope_parameters"));
-  gguf_set_val_f32(pairs, fmt::format("{}.rope.freq_base", architecture).c_str(),
-                   CAIRN_TRY(rotary_base(path, *rotary)));
+  CAIRN_TRY(set_rotary(pairs, path, config, std::string(architecture)));
   return check_switch(path, config, "rope_interleave", true);
 }
 

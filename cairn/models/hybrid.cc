@@ -5,6 +5,7 @@
 
 #include "cairn/models/delta_net.h"
 #include "cairn/models/experts.h"
+#include "cairn/models/rotary.h"
 
 namespace cairn {
 namespace {
@@ -22,7 +23,7 @@ struct Shape {
   uint32_t hidden = 0;         // of an expert
   uint32_t shared_hidden = 0;  // of the shared one
   float epsilon = 0;           // of the norms
-  float rotary_base = 0;
+  Rotary rotary;
   DeltaShape delta;
   Routing routing;
   bool attends(uint32_t layer) const { return (layer + 1) % attention_period == 0; }
@@ -112,13 +113,9 @@ Result<void> check(const Shape& shape, const Metadata& data) {
   if (shape.context > INT32_MAX)
     return fail(Code::Unsupported, "{}: qwen3next.context_length is {}, expected at most 2^31 - 1",
                 path, shape.context);
-  if (!(shape.rotary_base > 0) || !(shape.epsilon >= 0))
+  if (!(shape.rotary.base > 0) || !(shape.epsilon >= 0))
     return fail(Code::BadInput, "{}: rotary base {}, norm epsilon {}, expected positive numbers",
-                path, shape.rotary_base, shape.epsilon);
-  const std::string scaling = CAIRN_TRY(data.text_or("qwen3next.rope.scaling.type", "none"));
-  if (scaling != "none")
-    return fail(Code::Unsupported, "{}: qwen3next.rope.scaling.type is {}, expected none", path,
-                scaling);
+                path, shape.rotary.base, shape.epsilon);
   return {};
 }
 
@@ -138,7 +135,7 @@ Result<Shape> read_shape(const Weights& weights) {
   shape.shared_hidden =
       CAIRN_TRY(data.u32_or("qwen3next.expert_shared_feed_forward_length", shape.hidden));
   shape.epsilon = CAIRN_TRY(data.f32("qwen3next.attention.layer_norm_rms_epsilon"));
-  shape.rotary_base = CAIRN_TRY(data.f32_or("qwen3next.rope.freq_base", 10000.0f));
+  shape.rotary = CAIRN_TRY(read_rotary(data, "qwen3next", FlatterBy::rotated));
   CAIRN_TRY(check(shape, data));
   shape.delta = CAIRN_TRY(read_delta_shape(data));
   shape.routing = CAIRN_TRY(read_expert_routing(data));
@@ -354,9 +351,7 @@ class Hybrid final : public Network {
   }
 
   ggml_tensor* rotate(GraphBuilder& b, ggml_tensor* x) const {
-    return ggml_rope_ext(b.context, x, b.positions, nullptr, static_cast<int>(shape_.rotary_dim),
-                         GGML_ROPE_TYPE_NEOX, static_cast<int>(shape_.context), shape_.rotary_base,
-                         1.0f, 0.0f, 1.0f, 32.0f, 1.0f);
+    return cairn::rotate(b, x, shape_.rotary, shape_.rotary_dim, GGML_ROPE_TYPE_NEOX);
   }
 
   Shape shape_;

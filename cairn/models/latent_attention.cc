@@ -28,9 +28,9 @@ Result<void> check(const LatentAttentionShape& shape, const std::string& path) {
   if (shape.context > INT32_MAX)
     return fail(Code::Unsupported, "{}: a context of {} positions, expected at most 2^31 - 1", path,
                 shape.context);
-  if (!(shape.rotary_base > 0) || !(shape.epsilon >= 0))
+  if (!(shape.rotary.base > 0) || !(shape.epsilon >= 0))
     return fail(Code::BadInput, "{}: rotary base {}, norm epsilon {}, expected positive numbers",
-                path, shape.rotary_base, shape.epsilon);
+                path, shape.rotary.base, shape.epsilon);
   if (!shape.indexer) return {};
   const IndexerShape& indexer = *shape.indexer;
   if (indexer.heads == 0 || indexer.count == 0 || indexer.dim < shape.rope_dim ||
@@ -43,9 +43,7 @@ Result<void> check(const LatentAttentionShape& shape, const std::string& path) {
 }
 
 ggml_tensor* rotate(GraphBuilder& b, const LatentAttentionShape& shape, ggml_tensor* x) {
-  return ggml_rope_ext(b.context, x, b.positions, nullptr, static_cast<int>(shape.rope_dim),
-                       GGML_ROPE_TYPE_NORMAL, static_cast<int>(shape.context), shape.rotary_base,
-                       1.0f, 0.0f, 1.0f, 32.0f, 1.0f);
+  return rotate(b, x, shape.rotary, shape.rope_dim, GGML_ROPE_TYPE_NORMAL);
 }
 
 // Numbers [first, first + count) of every head of x, [width, heads, rows].
@@ -166,11 +164,7 @@ Result<LatentAttentionShape> read_latent_attention_shape(const Metadata& data,
   shape.value_dim = CAIRN_TRY(data.u32(key("attention.value_length_mla")));
   shape.context = CAIRN_TRY(data.u32(key("context_length")));
   shape.epsilon = CAIRN_TRY(data.f32(key("attention.layer_norm_rms_epsilon")));
-  shape.rotary_base = CAIRN_TRY(data.f32_or(key("rope.freq_base"), 10000.0f));
-  const std::string scaling = CAIRN_TRY(data.text_or(key("rope.scaling.type"), "none"));
-  if (scaling != "none")
-    return fail(Code::Unsupported, "{}: {} is {}, expected none", data.path(),
-                key("rope.scaling.type"), scaling);
+  shape.rotary = CAIRN_TRY(read_rotary(data, architecture, FlatterBy::scores));
   if (data.has(key("attention.indexer.top_k"))) {
     IndexerShape indexer;
     indexer.heads = CAIRN_TRY(data.u32(key("attention.indexer.head_count")));
@@ -244,7 +238,8 @@ ggml_tensor* attend_latents(GraphBuilder& b,
       b.rms_norm(ggml_mul_mat(b.context, w.query_down, x), w.query_norm, shape.epsilon);
   if (w.indexer) chosen = choose(b, shape, *w.indexer, slot, x, query_latent, written);
   const float scale =
-      1.0f / std::sqrt(static_cast<float>(shape.plain_dim) + static_cast<float>(shape.rope_dim));
+      shape.rotary.yarn.value_or(Yarn()).score_factor /
+      std::sqrt(static_cast<float>(shape.plain_dim) + static_cast<float>(shape.rope_dim));
   ggml_tensor* attended =
       b.attend(slot, absorbed_query(b, shape, w, query_latent), written, scale, chosen);
   if (rows == Rows::wanted) {

@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "cairn/models/network.h"
+#include "cairn/models/rotary.h"
 
 namespace cairn {
 
@@ -33,7 +34,7 @@ struct LatentAttentionShape {
   uint32_t value_dim = 0;  // of a head
   Pos context = 0;         // positions
   float epsilon = 0;       // of the norms
-  float rotary_base = 0;
+  Rotary rotary;
   std::optional<IndexerShape> indexer;
 };
 

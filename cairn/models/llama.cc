@@ -1,5 +1,7 @@
 #include "cairn/models/llama.h"
 
+#include "cairn/models/rotary.h"
+
 namespace cairn {
 namespace {
 
@@ -14,7 +16,7 @@ struct Shape {
   uint32_t context = 0;     // positions
   uint32_t vocabulary = 0;
   float epsilon = 0;  // of the norms
-  float rotary_base = 0;
+  Rotary rotary;
 };
 
 struct Layer {
@@ -47,14 +49,9 @@ Result<void> check(const Shape& shape, const Weights& weights) {
   if (shape.context > INT32_MAX)
     return fail(Code::Unsupported, "{}: llama.context_length is {}, expected at most 2^31 - 1",
                 path, shape.context);
-  if (!(shape.rotary_base > 0) || !(shape.epsilon >= 0))
+  if (!(shape.rotary.base > 0) || !(shape.epsilon >= 0))
     return fail(Code::BadInput, "{}: rotary base {}, norm epsilon {}, expected positive numbers",
-                path, shape.rotary_base, shape.epsilon);
-  const std::string scaling =
-      CAIRN_TRY(weights.metadata().text_or("llama.rope.scaling.type", "none"));
-  if (scaling != "none")
-    return fail(Code::Unsupported, "{}: llama.rope.scaling.type is {}, expected none", path,
-                scaling);
+                path, shape.rotary.base, shape.epsilon);
   return {};
 }
 
@@ -72,7 +69,7 @@ Result<Shape> read_shape(const Weights& weights) {
   shape.context = CAIRN_TRY(data.u32("llama.context_length"));
   shape.vocabulary = CAIRN_TRY(vocabulary_of(weights));
   shape.epsilon = CAIRN_TRY(data.f32("llama.attention.layer_norm_rms_epsilon"));
-  shape.rotary_base = CAIRN_TRY(data.f32_or("llama.rope.freq_base", 10000.0f));
+  shape.rotary = CAIRN_TRY(read_rotary(data, "llama", FlatterBy::rotated));
   CAIRN_TRY(check(shape, weights));
   return shape;
 }
@@ -173,9 +170,7 @@ class Llama final : public Network {
 
   ggml_tensor* rotate(GraphBuilder& b, ggml_tensor* x) const {
     const int mode = pairs_ == RotaryPairs::halves ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL;
-    return ggml_rope_ext(
-        b.context, x, b.positions, rotary_factors_, static_cast<int>(shape_.rotary_dim), mode,
-        static_cast<int>(shape_.context), shape_.rotary_base, 1.0f, 0.0f, 1.0f, 32.0f, 1.0f);
+    return cairn::rotate(b, x, shape_.rotary, shape_.rotary_dim, mode, rotary_factors_);
   }
 
   Shape shape_;

@@ -28,12 +28,15 @@ def split_experts(weights):
     return split
 
 
-def tiny_model(name):
+def tiny_model(name, scaling=None):
+    """`scaling`: rotary parameters beside the file's."""
     tensors, metadata = mx.load(str(ORACLES / f"{name}.safetensors"), return_metadata=True)
     config = json.loads(metadata["config"])
     for key, value in config["rope_parameters"].items():  # transformers 5 moved them there
         if key != "rope_type":
             config.setdefault(key, value)
+    if scaling is not None:
+        config["rope_scaling"] = scaling
     weights = {name: tensor for name, tensor in tensors.items() if not name.startswith("oracle.")}
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder)

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
+
 #include "cairn/format/safetensors.h"
 #include "tests/models/gguf_file.h"
 #include "tests/support/must.h"
@@ -96,6 +99,67 @@ TEST(HuggingFace, AConfigurationThatIsNotTranslatedIsRefused) {
     const auto opened = open_huggingface(path);
     ASSERT_FALSE(opened);
     EXPECT_THAT(opened.error().message, HasSubstr(change.message));
+  }
+}
+
+// The file with other rotary parameters in its configuration.
+void write_with_rotary(const std::string& path, std::string parameters) {
+  const std::string bytes = testing::read_bytes("tests/oracles/deepseek_v3.safetensors");
+  uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof(length));
+  std::string header = bytes.substr(sizeof(length), length);
+  for (size_t at = 0; (at = parameters.find('"', at)) != std::string::npos; at += 2)
+    parameters.insert(at, 1, '\\');
+  const std::string from = R"(\"rope_type\": \"default\")";
+  header.replace(header.find(from), from.size(), parameters);
+  header.append(8 - header.size() % 8, ' ');
+  const uint64_t now = header.size();
+  std::string changed(reinterpret_cast<const char*>(&now), sizeof(now));
+  testing::write_bytes(path, changed + header + bytes.substr(sizeof(length) + length));
+}
+
+TEST(HuggingFace, YarnsFactorsAreThoseOfTheirLibrary) {
+  const testing::ScratchFolder folder;
+  const std::string path = folder / "yarn.safetensors";
+  const std::string yarn =
+      R"("rope_type": "yarn", "factor": 40, "original_max_position_embeddings": 4096)";
+  const auto number = [&](const std::string& more, const std::string& key) {
+    write_with_rotary(path, yarn + more);
+    const Weights weights = must(open_weights(path));
+    EXPECT_EQ(must(weights.metadata().text("deepseek2.rope.scaling.type")), "yarn");
+    EXPECT_EQ(must(weights.metadata().u32("deepseek2.rope.scaling.original_context_length")),
+              4096u);
+    EXPECT_EQ(must(weights.metadata().f32("deepseek2.rope.freq_base")), 10000);
+    return must(weights.metadata().f32_or("deepseek2.rope.scaling." + key, -1));
+  };
+  const float log = std::log(40.0F);
+  EXPECT_EQ(number("", "factor"), 40);
+  EXPECT_EQ(number("", "yarn_beta_fast"), -1);
+  EXPECT_EQ(number(R"(, "beta_fast": 16, "beta_slow": 2)", "yarn_beta_fast"), 16);
+  EXPECT_EQ(number(R"(, "beta_fast": 16, "beta_slow": 2)", "yarn_beta_slow"), 2);
+  EXPECT_FLOAT_EQ(number("", "yarn_rotated_factor"), 1 + 0.1F * log);
+  EXPECT_EQ(number("", "yarn_log_multiplier"), 0);
+  EXPECT_EQ(number(R"(, "attention_factor": 1.5)", "yarn_rotated_factor"), 1.5F);
+  EXPECT_FLOAT_EQ(number(R"(, "mscale": 2, "attention_factor": null)", "yarn_rotated_factor"),
+                  1 + 0.1F * log);
+  const std::string both = R"(, "mscale": 0.8, "mscale_all_dim": 0.5)";
+  EXPECT_FLOAT_EQ(number(both, "yarn_rotated_factor"), (1 + 0.08F * log) / (1 + 0.05F * log));
+  EXPECT_FLOAT_EQ(number(both, "yarn_log_multiplier"), 0.05F);
+}
+
+TEST(HuggingFace, YarnThatIsNotTranslatedIsRefused) {
+  const testing::ScratchFolder folder;
+  const std::string path = folder / "yarn.safetensors";
+  for (const auto& [parameters, message] :
+       {std::pair{R"("rope_type": "yarn")", "config has no factor"},
+        {R"("rope_type": "yarn", "factor": "x")", "factor is string, expected a number"},
+        {R"("rope_type": "yarn", "factor": 4)", "config has no original_max_position_embeddings"},
+        {R"("rope_type": "yarn", "factor": 4, "truncate": false)", "truncate is false, expected"},
+        {R"("rope_type": "yarn", "factor": 4, "mscale": true)", "mscale is boolean, expected"}}) {
+    write_with_rotary(path, parameters);
+    const auto opened = open_huggingface(path);
+    ASSERT_FALSE(opened);
+    EXPECT_THAT(opened.error().message, HasSubstr(message));
   }
 }
 

@@ -120,7 +120,7 @@ TEST_F(ModelFile, ATensorThatWouldBeLeftOutIsRefused) {
 }
 
 TEST_F(ModelFile, RopeScalingThatWouldBeLeftOutIsRefused) {
-  file_.text("llama.rope.scaling.type", "yarn");
+  file_.text("llama.rope.scaling.type", "longrope");
   EXPECT_EQ(error_of(file_).code, Code::Unsupported);
 }
 
