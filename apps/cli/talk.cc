@@ -44,6 +44,12 @@ Result<void> check_context(const RunOptions& options, const Model& model) {
   return {};
 }
 
+bool has_recurrent_state(const Session& session) {
+  for (size_t group = 0; group < session.groups(); ++group)
+    if (session.is_recurrent(group)) return true;
+  return false;
+}
+
 }  // namespace
 
 Talk::Talk(const RunOptions& options, Clock::time_point start)
@@ -187,12 +193,23 @@ void Talk::take_back(size_t tokens_before) {
 }
 
 Result<Answer> Talk::answer(uint64_t max_tokens, size_t tokens_before) {
+  // A text that is only read may be answered later, for which its last token is computed. Where no
+  // way leads back before it, it waits until then.
+  auto& tokens = conversation_.tokens;
+  const Pos held = session_->length(conversation_.seq);
+  std::optional<int32_t> waiting;
+  if (max_tokens == 0 && has_recurrent_state(*session_) && tokens.size() > std::max<Pos>(held, 1)) {
+    waiting = tokens.back();
+    tokens.pop_back();
+  }
   Result<Answer> answer = generate_shown(max_tokens);
+  if (waiting) tokens.push_back(*waiting);
   if (!answer) {
     take_back(tokens_before);
     return answer;
   }
   answer->length = session_->length(conversation_.seq);
+  answer->prompt_tokens = std::max<Pos>(answer->prompt_tokens, waiting ? tokens.size() : 0);
   if (parts_.first_token == 0) parts_.first_token = answer->generated.stats.first_token_seconds;
   save_state(*answer);
   return answer;

@@ -48,20 +48,38 @@ TEST_F(HybridRun, ANewProcessGoesOnFromTheStateFile) {
   const Words state{"--state", folder_ / "chat.cairn"};
   const std::string text = letters(150), longer = text + letters(30);
   const json whole = answer(longer, {});
-  EXPECT_EQ(answer(text, state, "0")["computed"], 150);
+  const json read = answer(text, state, "0");
+  EXPECT_EQ(read["prompt_tokens"], 150);
+  EXPECT_EQ(read["positions"], 149) << "the last token waits";
   const json resumed = answer(longer, state);
-  EXPECT_EQ(resumed["reused"], 150);
+  EXPECT_EQ(resumed["reused"], 149);
   EXPECT_EQ(resumed["tokens"], whole["tokens"]);
 }
 
-// There is no way back to the state before the last token: it is computed again.
+// There is no way back to the state before the last token: of a text that was only read it waits,
+// and a text that was answered is computed again.
 TEST_F(HybridRun, TheSameTextAgainIsAnsweredAlike) {
   const Words state{"--state", folder_ / "chat.cairn"};
   const json whole = answer(letters(150), {});
   answer(letters(150), state, "0");
-  const json again = answer(letters(150), state);
-  EXPECT_EQ(again["reused"], 0);
-  EXPECT_EQ(again["tokens"], whole["tokens"]);
+  answer(letters(150), state, "0");
+  for (const int reused : {149, 0}) {
+    const json again = answer(letters(150), state);
+    EXPECT_EQ(again["reused"], reused);
+    EXPECT_EQ(again["tokens"], whole["tokens"]);
+  }
+}
+
+TEST_F(HybridRun, WhatWasOnlyReadGoesOnLater) {
+  const Words state{"--state", folder_ / "chat.cairn"};
+  for (const size_t length : {1, 2, 150}) {
+    const json whole = answer(letters(length), {});
+    Words again = state;
+    again.push_back("--overwrite");
+    answer(letters(length), again, "0");
+    again.back() = "--continue";
+    EXPECT_EQ(answer("", again)["tokens"], whole["tokens"]) << length;
+  }
 }
 
 TEST_F(HybridRun, ANewProcessGoesOnFromTheStore) {
