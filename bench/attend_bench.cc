@@ -229,7 +229,7 @@ const Shape kShapes[] = {
 int run(int count, char** words) {
   Program program(count, words);
   Threads threads(program.threads());
-  const ColdBytes cold(size_t{256} << 20);
+  const ColdBytes cold(more_than_caches_hold());
   for (const Shape& shape : kShapes)
     program.add_row(shape.name(), [&] {
       return shape.queries == 1 ? decode_row(shape, program, threads, cold)

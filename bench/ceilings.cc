@@ -3,7 +3,9 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <stdexcept>
@@ -201,6 +203,12 @@ void Threads::serve(uint32_t index) {
     (*job_)(index);
     working_.fetch_sub(1, std::memory_order_release);
   }
+}
+
+size_t more_than_caches_hold() {
+  constexpr size_t kLeast = size_t{256} << 20;
+  const long last_cache = sysconf(_SC_LEVEL3_CACHE_SIZE);  // 0 or -1: unknown
+  return last_cache > 0 ? std::max(kLeast, 4 * static_cast<size_t>(last_cache)) : kLeast;
 }
 
 ColdBytes::ColdBytes(size_t bytes) : bytes_(bytes) {

@@ -44,6 +44,9 @@ class Threads {
   bool is_over_ = false;
 };
 
+// Four times the last cache, and no less than 256 MiB.
+size_t more_than_caches_hold();
+
 // Bytes that no cache holds, in huge pages where the system gives them.
 class ColdBytes {
  public:

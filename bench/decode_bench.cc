@@ -19,7 +19,6 @@ namespace {
 
 constexpr Pos kEmpty = 64, kShort = 500, kLong = 7424, kLongest = 8000;
 constexpr Pos kTokens = 8;  // decoded at each length per round
-constexpr size_t kColdBytes = 512 << 20;
 
 // Seconds per token.
 struct Cost {
@@ -145,7 +144,7 @@ std::vector<Row> decode_rows(std::string_view scheme, const Program& program) {
               lengthy = decoder.make(kLong), longest = decoder.make(kLongest);
   Series at_empty, at_short, at_long, at_longest;
   std::vector<double> bandwidths, of_bandwidth, shares, writes, plans;
-  const ColdBytes cold(kColdBytes);
+  const ColdBytes cold(more_than_caches_hold());
   decoder.decode(empty);  // builds the graph and wakes the threads
   for (int i = 0; i < program.pairs(); ++i) {
     at_empty.costs.push_back(decoder.decode(empty));

@@ -11,13 +11,12 @@
 namespace cairn::bench {
 namespace {
 
-constexpr size_t kColdBytes = size_t{256} << 20;
 constexpr uint32_t kHeads = 3, kGroup = 3;  // SmolLM2's
 constexpr uint32_t kHeadDim = 64;
 
 struct Machine {
   Threads threads;
-  ColdBytes cold{kColdBytes};
+  ColdBytes cold{more_than_caches_hold()};
 };
 
 // The seconds of both, one after the other, `pairs` times.

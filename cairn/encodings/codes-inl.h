@@ -256,17 +256,21 @@ HWY_INLINE H codes_of_pair(size_t pair, H words, H mask) {
 // order, whatever order the tile reads, as in tile-inl.h.
 class Lines {
  public:
-  explicit Lines(const Keys& keys)
-      : row_(keys.next),
+  // All of them, or half of the words' rows: the first (share 0) or the second.
+  Lines(const Keys& keys, size_t words, size_t share, size_t shares)
+      : row_(share < shares ? keys.next : nullptr),
         row_bytes_(keys.count * sizeof(uint32_t)),
-        word_stride_(keys.word_stride) {}
+        word_stride_(keys.word_stride),
+        shares_(shares) {
+    if (row_ != nullptr) row_ += share * words / shares * word_stride_;
+  }
   template <size_t kBytes>
   HWY_INLINE void ask() {
     if (row_ == nullptr) return;
     HWY_UNROLL(4)
     for (size_t line = 0; line < kBytes; line += 64)
       __builtin_prefetch(row_ + column_ + line, 0, 2);
-    column_ += kBytes;
+    column_ += kBytes / shares_;
     if (column_ < row_bytes_) return;
     column_ = 0;
     row_ += word_stride_;
@@ -274,7 +278,7 @@ class Lines {
 
  private:
   const std::byte* row_;  // null: unknown
-  size_t row_bytes_, word_stride_, column_ = 0;
+  size_t row_bytes_, word_stride_, shares_, column_ = 0;
 };
 
 // Rows [row, row + kRows) x kVectors vectors of positions. kBits: of a code in the words.
@@ -357,37 +361,41 @@ HWY_NOINLINE CAIRN_PAIRS_ATTR void score_tile(
 }
 
 template <uint32_t kBits, bool kOffsets, size_t kRows>
-void score_rows(const Scored& scored, const Keys& keys, size_t row, size_t count) {
+void score_rows(const Scored& scored, const Keys& keys, Lines next, size_t row, size_t count) {
   constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<float>());
-  Lines next(keys);
   size_t from = 0;
   for (; from + kLanes < count; from += 2 * kLanes)
     score_tile<kBits, kOffsets, kRows, 2>(scored, keys, next, row, from, count);
   if (from < count) score_tile<kBits, kOffsets, kRows, 1>(scored, keys, next, row, from, count);
 }
 
-// Of a tile of sums that stays in registers: compilers take a few more for what is on its way.
-constexpr size_t kRowsOfMany = HWY_TARGET == HWY_AVX2 ? 3 : 4;
+// Of `rows`, those that the next tile of sums takes: compilers take a few registers more for what
+// is on its way.
+constexpr size_t rows_of_score_tile(size_t rows) {
+  constexpr bool kHasManyRegisters = HWY_TARGET != HWY_AVX2;
+  if (kHasManyRegisters && (rows == 4 || rows >= 7)) return 4;
+  if (rows == 3 || rows >= 5) return 3;
+  return rows == 4 ? 2 : rows;
+}
 
 // Reads whole vectors of positions.
 template <uint32_t kBits, bool kOffsets>
-void score_chunk(const Scored& scored, Keys& keys, size_t rows, size_t count) {
-  for (size_t row = 0; row < rows;) {
-    const size_t rest = rows - row;
-    if (kRowsOfMany == 4 && (rest == 4 || rest >= 7)) {
-      score_rows<kBits, kOffsets, kRowsOfMany>(scored, keys, row, count);
-      row += kRowsOfMany;
-    } else if (rest == 3 || rest >= 5) {
-      score_rows<kBits, kOffsets, 3>(scored, keys, row, count);
-      row += 3;
-    } else if (rest == 2 || rest == 4) {
-      score_rows<kBits, kOffsets, 2>(scored, keys, row, count);
-      row += 2;
-    } else {
-      score_rows<kBits, kOffsets, 1>(scored, keys, row, count);
-      row += 1;
-    }
-    keys.next = nullptr;  // asked for once
+void score_chunk(const Scored& scored, const Keys& keys, size_t rows, size_t count) {
+  const size_t words = scored.groups * scored.group_words;
+  const size_t shares = rows_of_score_tile(rows) < rows ? 2 : 1;
+  size_t share = 0;
+  for (size_t row = 0; row < rows; ++share) {
+    const size_t some = rows_of_score_tile(rows - row);
+    const Lines next(keys, words, share, shares);
+    if (some == 4)
+      score_rows<kBits, kOffsets, 4>(scored, keys, next, row, count);
+    else if (some == 3)
+      score_rows<kBits, kOffsets, 3>(scored, keys, next, row, count);
+    else if (some == 2)
+      score_rows<kBits, kOffsets, 2>(scored, keys, next, row, count);
+    else
+      score_rows<kBits, kOffsets, 1>(scored, keys, next, row, count);
+    row += some;
   }
 }
 
