@@ -116,7 +116,7 @@ void weigh_heads(const float* products,
 uint32_t choose_best(std::span<const float> scores,
                      uint32_t k,
                      uint32_t* places,
-                     std::vector<uint32_t>& scratch) {
+                     uint32_t* scratch) {
   const auto count = static_cast<uint32_t>(scores.size());
   if (k >= count) {
     std::iota(places, places + count, 0u);
@@ -124,15 +124,15 @@ uint32_t choose_best(std::span<const float> scores,
   }
   if (k == 0) return 0;
   constexpr uint32_t kDigitBits = 11;
-  scratch.resize(scores.size());
-  std::transform(scores.begin(), scores.end(), scratch.begin(), rank_of);
+  const std::span<uint32_t> ranks(scratch, count);
+  std::transform(scores.begin(), scores.end(), ranks.begin(), rank_of);
   uint32_t last = 0;    // the rank of the k-th best, from its highest digit down
   uint32_t wanted = k;  // of those that agree with `last` so far
   for (uint32_t top = 32; top > 0;) {
     const uint32_t low = top > kDigitBits ? top - kDigitBits : 0;
     uint32_t digit = (1u << (top - low)) - 1;  // the greatest
     std::array<uint32_t, 1 << kDigitBits> counts{};
-    for (const uint32_t rank : scratch)
+    for (const uint32_t rank : ranks)
       if (top == 32 || rank >> top == last >> top) ++counts[(rank >> low) & digit];
     for (; counts[digit] < wanted; --digit) wanted -= counts[digit];
     last |= digit << low;
@@ -140,8 +140,8 @@ uint32_t choose_best(std::span<const float> scores,
   }
   uint32_t* out = places;
   for (uint32_t i = 0; i < count; ++i)
-    if (scratch[i] > last || (scratch[i] == last && wanted > 0)) {
-      if (scratch[i] == last) --wanted;
+    if (ranks[i] > last || (ranks[i] == last && wanted > 0)) {
+      if (ranks[i] == last) --wanted;
       *out++ = i;
     }
   return k;

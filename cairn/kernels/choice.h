@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 namespace cairn {
 
@@ -21,11 +20,11 @@ void weigh_heads(const float* products,
 
 // Writes the places of the min(k, scores.size()) greatest scores, ascending, and returns how many.
 // Equal scores go to the lower place (zeros are equal, whatever their sign); NaN counts as minus
-// infinity. `scratch` is grown and reused.
+// infinity. `scratch` has room for as many numbers as there are scores.
 uint32_t choose_best(std::span<const float> scores,
                      uint32_t k,
                      uint32_t* places,
-                     std::vector<uint32_t>& scratch);
+                     uint32_t* scratch);
 
 }  // namespace cairn
 

@@ -166,6 +166,10 @@ Result<Session> open_session(ModelSpec spec,
   for (uint32_t slot = 0; slot < state->spec.slots.size(); ++slot)
     state->slots.push_back(SlotId{slot});
   state->groups = make_groups(*state, codecs, memory);
+  for (const SlotSpec& slot : state->spec.slots) {
+    state->first_family.push_back(state->families);
+    state->families += slot.families.size();
+  }
   return Session(std::move(state));
 }
 

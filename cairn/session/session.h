@@ -84,9 +84,12 @@ class Step {
 
  private:
   friend class Session;
-  explicit Step(std::unique_ptr<internal::StepState> state);
+  struct End {  // gives back what the step reserved; its memory stays with the session
+    void operator()(internal::StepState* state) const noexcept;
+  };
+  explicit Step(internal::StepState* state);
   void finish(std::span<const Pos> keep);
-  std::unique_ptr<internal::StepState> state_;
+  std::unique_ptr<internal::StepState, End> state_;
 };
 
 // One sequence as it was: holds on its pages, independent of the session (not of the memory).
@@ -155,6 +158,9 @@ class Session {
   // sequence appears once; truncate, drop and fork of its sequences wait until it ends. BadInput
   // past a slot's max_positions or max_run, NoSpace when memory is used up; in both cases nothing
   // has changed.
+  // Nothing is allocated from here to the step's end once the session has had a step of as many
+  // runs over as long a sequence: what has to grow (a sequence's table of pages, scratch) doubles,
+  // and pages come from the memory's slabs.
   Result<Step> plan(std::span<const Run> batch, Round round = Round::no);
   Result<Step> plan(std::initializer_list<Run> batch, Round round = Round::no) {
     return plan(std::span(batch.begin(), batch.size()), round);

@@ -2,6 +2,7 @@
 #ifndef CAIRN_SESSION_STATE_H_
 #define CAIRN_SESSION_STATE_H_
 
+#include <atomic>
 #include <unordered_map>
 
 #include "cairn/session/session.h"
@@ -47,6 +48,48 @@ struct Groups {
   View view(SlotId slot, std::span<const RunView> runs) const;
 };
 
+// Counts the parts of one family of one run that have been written.
+struct Written {
+  std::atomic<uint32_t> done{0};
+  std::atomic<uint32_t> expected{0};
+  bool is_complete() const { return done > 0 && done == expected; }
+  void add(Part part) {
+    expected = part.count;
+    ++done;
+  }
+};
+
+struct SessionState;
+
+// The step of a session: one is open at a time, and the next one uses the same memory, so that
+// planning allocates nothing once there has been a step of as many runs.
+struct StepState {
+  struct StepRun {
+    SeqId seq;
+    Sequence* sequence = nullptr;  // stays where it is while the step is open
+    Pos count = 0;
+    Pos row = 0;
+  };
+
+  SessionState* session = nullptr;  // null: no step is open
+  Round round = Round::no;
+  Pos rows = 0;
+  std::vector<StepRun> runs;
+  std::vector<Pos> counts;                // per run
+  std::vector<Reservation> reservations;  // [runs][groups] or more; what lies beyond is empty
+  std::vector<RunView> views;             // [groups][runs]
+  std::unique_ptr<Written[]> written;     // [families of all slots][runs] or more
+  size_t written_room = 0;
+  std::atomic<uint64_t> saturated{0};
+
+  void end() noexcept;  // drops what it holds
+  StepRun& run(size_t index);
+  Reservation& reservation(size_t run, size_t group);
+  std::span<const RunView> views_of(size_t group) const;
+  Written& written_of(SlotId slot, size_t family, size_t run);
+  void check_written();
+};
+
 struct SessionState {
   ModelSpec spec;
   Scheme scheme;
@@ -57,7 +100,9 @@ struct SessionState {
   std::unordered_map<SeqId, Sequence> sequences;
   uint32_t next_seq = 0;
   uint64_t saturated = 0;
-  const StepState* open_step = nullptr;
+  StepState step;
+  std::vector<size_t> first_family;  // per slot: its first index among all families
+  size_t families = 0;               // of all slots
   AttendWorkspace workspace;
 
   Sequence& sequence(SeqId seq);

@@ -10,61 +10,46 @@ namespace {
 
 constexpr size_t kStagingFloats = 8192;  // the widest vector, or several narrow ones
 
-// Counts the parts of one family of one run that have been written.
-struct Written {
-  std::atomic<uint32_t> done{0};
-  std::atomic<uint32_t> expected{0};
-  bool is_complete() const { return done > 0 && done == expected; }
-  void add(Part part) {
-    expected = part.count;
-    ++done;
-  }
-};
-
 }  // namespace
 
-struct StepState {
-  struct StepRun {
-    SeqId seq;
-    Sequence* sequence = nullptr;  // stays where it is while the step is open
-    Pos count = 0;
-    Pos row = 0;
-    std::vector<Reservation> reservations;  // per group
-  };
+// Reservations keep their lists, and the list its reservations.
+void StepState::end() noexcept {
+  session = nullptr;
+  for (Reservation& reservation : reservations) reservation.clear();
+  runs.clear();
+  counts.clear();
+  views.clear();
+  rows = 0;
+  saturated = 0;
+}
 
-  SessionState* session = nullptr;
-  Round round = Round::no;
-  Pos rows = 0;
-  std::vector<StepRun> runs;
-  std::vector<Pos> counts;                  // per run
-  std::vector<std::vector<RunView>> views;  // per group, per run
-  std::vector<size_t> first_family;  // per slot: its first index among all families of the session
-  std::unique_ptr<Written[]> written;  // [families of all slots][runs]
-  std::atomic<uint64_t> saturated{0};
+StepState::StepRun& StepState::run(size_t index) {
+  CAIRN_CHECK(index < runs.size(), "step: run {} of {}", index, runs.size());
+  return runs[index];
+}
 
-  ~StepState() {
-    if (session != nullptr) session->open_step = nullptr;
-  }
+Reservation& StepState::reservation(size_t run, size_t group) {
+  return reservations[run * session->groups.states.size() + group];
+}
 
-  const Groups& groups() const { return session->groups; }
-  Written& written_of(SlotId slot, size_t family, size_t run) {
-    return written[(first_family[slot.value] + family) * runs.size() + run];
+std::span<const RunView> StepState::views_of(size_t group) const {
+  return std::span(views).subspan(group * runs.size(), runs.size());
+}
+
+Written& StepState::written_of(SlotId slot, size_t family, size_t run) {
+  return written[(session->first_family[slot.value] + family) * runs.size() + run];
+}
+
+void StepState::check_written() {
+  for (SlotId slot : session->slots) {
+    const auto& families = session->groups.place(slot).families;
+    for (size_t family = 0; family < families.size(); ++family)
+      for (size_t run = 0; run < runs.size(); ++run)
+        CAIRN_CHECK(runs[run].count == 0 || written_of(slot, family, run).is_complete(),
+                    "step: slot {}, {}, run {} is not written", slot.value,
+                    families[family].family->name, run);
   }
-  void check_written() {
-    for (SlotId slot : session->slots) {
-      const auto& families = groups().place(slot).families;
-      for (size_t family = 0; family < families.size(); ++family)
-        for (size_t run = 0; run < runs.size(); ++run)
-          CAIRN_CHECK(runs[run].count == 0 || written_of(slot, family, run).is_complete(),
-                      "step: slot {}, {}, run {} is not written", slot.value,
-                      families[family].family->name, run);
-    }
-  }
-  StepRun& run(size_t index) {
-    CAIRN_CHECK(index < runs.size(), "step: run {} of {}", index, runs.size());
-    return runs[index];
-  }
-};
+}
 
 namespace {
 
@@ -122,8 +107,7 @@ size_t family_index(const SlotPlace& slot, SlotId id, FamilyId family) {
 }  // namespace
 
 void SessionState::check_closed(SeqId seq, const char* verb) const {
-  if (open_step == nullptr) return;
-  for (const StepState::StepRun& run : open_step->runs)
+  for (const StepState::StepRun& run : step.runs)
     CAIRN_CHECK(run.seq != seq, "session: sequence {} cannot be {} while a step on it is open",
                 seq.value, verb);
 }
@@ -152,57 +136,66 @@ Result<void> check_limits(const SessionState& session, const Sequence& sequence,
   return {};
 }
 
+Result<void> add_run(StepState& step, SessionState& session, const Run& run) {
+  Sequence& sequence = session.sequence(run.seq);
+  CAIRN_CHECK(
+      std::ranges::none_of(step.runs, [&](const auto& other) { return other.seq == run.seq; }),
+      "session: sequence {} appears twice in a batch", run.seq.value);
+  CAIRN_TRY(check_limits(session, sequence, run));
+  const Growth growth{.length = sequence.length, .count = run.count, .kept = run.count};
+  const size_t groups = session.groups.states.size();
+  const size_t first = step.runs.size() * groups;  // of its reservations
+  if (step.reservations.size() < first + groups) step.reservations.resize(first + groups);
+  for (size_t group = 0; group < groups; ++group)
+    CAIRN_TRY(session.groups.states[group]->reserve(sequence.tables[group], growth, step.round,
+                                                    step.reservations[first + group]));
+  step.counts.push_back(run.count);
+  step.runs.push_back(
+      {.seq = run.seq, .sequence = &sequence, .count = run.count, .row = step.rows});
+  step.rows += run.count;
+  return {};
+}
+
 void make_views(StepState& step) {
-  const internal::Groups& groups = step.groups();
-  step.views.resize(groups.states.size());
+  const internal::Groups& groups = step.session->groups;
   for (size_t group = 0; group < groups.states.size(); ++group)
-    for (const auto& run : step.runs)
-      step.views[group].push_back(
+    for (size_t i = 0; i < step.runs.size(); ++i) {
+      const StepState::StepRun& run = step.runs[i];
+      const Reservation& reservation = step.reservation(i, group);
+      step.views.push_back(
           {.pages = {.table = &run.sequence->tables[group],
-                     .fresh = run.reservations[group].pages,
-                     .first_fresh = run.reservations[group].first},
+                     .fresh = reservation.pages,
+                     .first_fresh = reservation.first},
            .first = run.sequence->length,
            .count = run.count,
            .row = run.row,
            .exact_end = groups.states[group]->forms().exact_end(run.sequence->length)});
-  size_t families = 0;
-  for (SlotId slot : step.session->slots) {
-    step.first_family.push_back(families);
-    families += groups.place(slot).families.size();
+    }
+  const size_t wanted = step.session->families * step.runs.size();
+  if (step.written_room < wanted) {
+    step.written = std::make_unique<internal::Written[]>(wanted);
+    step.written_room = wanted;
   }
-  step.written = std::make_unique<internal::Written[]>(families * step.runs.size());
+  for (size_t i = 0; i < wanted; ++i) step.written[i].done = step.written[i].expected = 0;
 }
 
 }  // namespace
 
 Result<Step> Session::plan(std::span<const Run> batch, Round round) {
-  CAIRN_CHECK(state_->open_step == nullptr,
+  StepState& step = state_->step;
+  CAIRN_CHECK(step.session == nullptr,
               "session: a step is open, expected it to end before the next plan");
-  auto step = std::make_unique<StepState>();
-  step->round = round;
-  for (const Run& run : batch) {
-    Sequence& sequence = state_->sequence(run.seq);
-    CAIRN_CHECK(
-        std::ranges::none_of(step->runs, [&](const auto& other) { return other.seq == run.seq; }),
-        "session: sequence {} appears twice in a batch", run.seq.value);
-    CAIRN_TRY(check_limits(*state_, sequence, run));
-    const Growth growth{.length = sequence.length, .count = run.count, .kept = run.count};
-    StepState::StepRun planned{
-        .seq = run.seq, .sequence = &sequence, .count = run.count, .row = step->rows};
-    for (size_t group = 0; group < state_->groups.states.size(); ++group)
-      planned.reservations.push_back(
-          CAIRN_TRY(state_->groups.states[group]->reserve(sequence.tables[group], growth, round)));
-    step->rows += run.count;
-    step->counts.push_back(run.count);
-    step->runs.push_back(std::move(planned));
-  }
-  step->session = state_.get();
-  make_views(*step);
-  state_->open_step = step.get();
-  return Step(std::move(step));
+  Step planned(&step);  // ends it, should a run fail
+  step.round = round;
+  for (const Run& run : batch) CAIRN_TRY(add_run(step, *state_, run));
+  step.session = state_.get();
+  make_views(step);
+  return planned;
 }
 
-Step::Step(std::unique_ptr<StepState> state) : state_(std::move(state)) {}
+void Step::End::operator()(StepState* state) const noexcept { state->end(); }
+
+Step::Step(StepState* state) : state_(state) {}
 Step::Step(Step&&) noexcept = default;
 Step& Step::operator=(Step&&) noexcept = default;
 Step::~Step() = default;
@@ -214,7 +207,7 @@ View Step::view(SlotId slot) const {
   CAIRN_CHECK(state_ != nullptr, "step: it is over");
   SessionState& session = *state_->session;
   session.check_slot(slot);
-  View view = session.groups.view(slot, state_->views[session.groups.slots[slot.value].group]);
+  View view = session.groups.view(slot, state_->views_of(session.groups.slots[slot.value].group));
   view.rows = state_->rows;
   view.workspace = &session.workspace;
   return view;
@@ -222,7 +215,7 @@ View Step::view(SlotId slot) const {
 
 void Step::write_run(SlotId slot, FamilyId family, size_t run, const Numbers& numbers, Part part) {
   const View seen = view(slot);
-  CAIRN_CHECK(!state_->groups().is_recurrent(slot),
+  CAIRN_CHECK(!state_->session->groups.is_recurrent(slot),
               "step: slot {} is recurrent, expected next() and mark_written()", slot.value);
   CAIRN_CHECK(part.index < part.count, "step: part {} of {}", part.index, part.count);
   const size_t index = internal::family_index(*seen.slot, slot, family);
@@ -246,37 +239,36 @@ void Step::write(SlotId slot, FamilyId family, const Numbers& numbers, Part part
 }
 
 const float* Step::previous(SlotId slot, FamilyId tensor, size_t run) const {
-  const internal::Groups& groups = state_->groups();
+  const internal::Groups& groups = state_->session->groups;
   const internal::SlotIndex& index = groups.slots[slot.value];
   return groups.recurrent(slot).previous(state_->run(run).sequence->tables[index.group],
                                          index.place, tensor);
 }
 
 bool Step::holds_states(SlotId slot) const {
-  return state_->round == Round::yes && !state_->groups().recurrent(slot).replays();
+  return state_->round == Round::yes && !state_->session->groups.recurrent(slot).replays();
 }
 
 float* Step::next(SlotId slot, FamilyId tensor, size_t run, Pos index) {
-  const internal::Groups& groups = state_->groups();
+  const internal::Groups& groups = state_->session->groups;
   const internal::SlotIndex& place = groups.slots[slot.value];
-  StepState::StepRun& of_run = state_->run(run);
-  const Pos last = of_run.count - 1;
-  CAIRN_CHECK(of_run.count > 0 && (holds_states(slot) ? index <= last : index == last),
-              "step: the tensors after new position {} of {}", index, of_run.count);
-  auto& pages = of_run.reservations[place.group].pages;
+  const Pos count = state_->run(run).count, last = count - 1;
+  CAIRN_CHECK(count > 0 && (holds_states(slot) ? index <= last : index == last),
+              "step: the tensors after new position {} of {}", index, count);
+  const auto& pages = state_->reservation(run, place.group).pages;
   return groups.recurrent(slot).tensor(pages[holds_states(slot) ? index : 0].data(), place.place,
                                        tensor);
 }
 
 std::byte* Step::round_inputs(SlotId slot, size_t run) {
-  const internal::Groups& groups = state_->groups();
+  const internal::Groups& groups = state_->session->groups;
   const internal::SlotIndex& place = groups.slots[slot.value];
-  StepState::StepRun& of_run = state_->run(run);
-  return groups.recurrent(slot).inputs(of_run.reservations[place.group], place.place, of_run.count);
+  const Pos count = state_->run(run).count;
+  return groups.recurrent(slot).inputs(state_->reservation(run, place.group), place.place, count);
 }
 
 void Step::mark_written(SlotId slot, size_t run, Part part) {
-  const size_t families = state_->groups().place(slot).families.size();
+  const size_t families = state_->session->groups.place(slot).families.size();
   state_->run(run);
   for (size_t family = 0; family < families; ++family)
     state_->written_of(slot, family, run).add(part);
@@ -302,16 +294,17 @@ void Step::commit(std::span<const Pos> keep) {
 void Step::finish(std::span<const Pos> keep) {
   state_->check_written();
   const RoundingScope rounding;  // a commit may encode
+  SessionState& session = *state_->session;
   uint64_t saturated = state_->saturated;
   for (size_t i = 0; i < keep.size(); ++i) {  // from here on nothing can fail
     StepState::StepRun& run = state_->runs[i];
-    for (size_t group = 0; group < run.reservations.size(); ++group)
-      saturated += state_->groups().states[group]->publish(
-          run.sequence->tables[group], std::move(run.reservations[group]),
+    for (size_t group = 0; group < session.groups.states.size(); ++group)
+      saturated += session.groups.states[group]->publish(
+          run.sequence->tables[group], state_->reservation(i, group),
           {.length = run.sequence->length, .count = run.count, .kept = keep[i]});
     run.sequence->length += keep[i];
   }
-  state_->session->saturated += saturated;
+  session.saturated += saturated;
   state_.reset();
 }
 

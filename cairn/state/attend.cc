@@ -23,11 +23,11 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <new>
 
 #include "cairn/core/bytes.h"
 #include "cairn/kernels/dispatch.h"
 #include "cairn/kernels/softmax.h"
+#include "cairn/state/workspace.h"
 
 namespace cairn {
 namespace {
@@ -45,53 +45,7 @@ constexpr uint32_t kNeighbours = 16;      // so many chosen in a row are read wh
 constexpr uint64_t kScoreStride = kBlockPositions + 16;
 constexpr float kLog2E = 1.44269504f;
 
-struct AlignedDelete {
-  void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t{64}); }
-};
-using AlignedBytes = std::unique_ptr<std::byte[], AlignedDelete>;
-
-// Hands out pieces of a buffer; with no buffer it measures.
-class Carver {
- public:
-  explicit Carver(std::byte* begin) : begin_(begin) {}
-  template <class T>
-  T* take(uint64_t count) {
-    std::byte* piece = begin_ == nullptr ? nullptr : begin_ + used_;
-    used_ += round_up(count * sizeof(T), 64);
-    return reinterpret_cast<T*>(piece);
-  }
-  uint64_t used() const { return used_; }
-
- private:
-  std::byte* begin_;
-  uint64_t used_ = 0;
-};
-
 }  // namespace
-
-struct AttendWorkspace::State {
-  std::mutex mutex;
-  AlignedBytes bytes;
-  uint64_t byte_count = 0;
-  std::unique_ptr<std::atomic<uint64_t>[]>
-      finished;  // per part: segments done of the item that starts in it; 0 between calls
-  uint32_t part_count = 0;
-
-  // All parts of a call ask for the same, so only the first one can find too little.
-  std::byte* reserve(uint64_t wanted_bytes, uint32_t parts) {
-    const std::lock_guard lock(mutex);
-    if (byte_count < wanted_bytes) {
-      bytes.reset();
-      bytes.reset(static_cast<std::byte*>(::operator new[](wanted_bytes, std::align_val_t{64})));
-      byte_count = wanted_bytes;
-    }
-    if (part_count < parts) {
-      finished = std::make_unique<std::atomic<uint64_t>[]>(parts);
-      part_count = parts;
-    }
-    return bytes.get();
-  }
-};
 
 AttendWorkspace::AttendWorkspace() : state_(std::make_unique<State>()) {}
 AttendWorkspace::~AttendWorkspace() = default;

@@ -25,10 +25,13 @@ bool Positional::reaches_encoding(Growth growth) const {
   return growth.length < forms().after && growth.length + growth.kept >= forms().after;
 }
 
-Result<Reservation> Positional::reserve(PageTable& table, Growth growth, Round) const {
+Result<void> Positional::reserve(PageTable& table,
+                                 Growth growth,
+                                 Round,
+                                 Reservation& reservation) const {
   const Pos length = growth.length;
-  Reservation reservation{.first = pages_of(length)};
-  if (growth.count == 0) return reservation;
+  reservation.first = pages_of(length);
+  if (growth.count == 0) return {};
   const Pos exact_end = forms().exact_end(length);
   const Pos newest = length / page_positions();
   const bool is_partial = length % page_positions() != 0;
@@ -59,18 +62,18 @@ Result<Reservation> Positional::reserve(PageTable& table, Growth growth, Round) 
   if (const size_t wanted = end - table.first_tail; wanted > table.tail.capacity())
     table.tail.reserve(std::max(wanted, 2 * table.tail.capacity()));
   table.sinks.reserve(sink_pages());
-  return reservation;
+  return {};
 }
 
 uint64_t Positional::publish(PageTable& table,
-                             Reservation reservation,
+                             Reservation& reservation,
                              Growth growth) const noexcept {
   if (growth.kept == 0) return 0;
   const Pos length = growth.length + growth.kept;
   place_pages(table, reservation, pages_of(length));
   table.first_held = std::max(table.first_held, retention().first_kept(length));
   drop_front(table);
-  return reaches_encoding(growth) ? encode(table, std::move(reservation.encoded), length) : 0;
+  return reaches_encoding(growth) ? encode(table, reservation.encoded, length) : 0;
 }
 
 void Positional::place_pages(PageTable& table, Reservation& reservation, Pos end) const noexcept {
@@ -95,7 +98,7 @@ void Positional::drop_front(PageTable& table) const noexcept {
 
 // The exact pages beyond `keep` become encoded ones, page by page.
 uint64_t Positional::encode(PageTable& table,
-                            std::vector<PageRef> pages,
+                            std::vector<PageRef>& pages,
                             Pos length) const noexcept {
   uint64_t saturated = 0;
   for_each_page(table, [&](Pos index, PageRef& page) {

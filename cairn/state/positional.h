@@ -17,9 +17,12 @@ class Positional final : public State {
   Positional(Forms forms, Retention retention) : State(std::move(forms), retention) {}
 
   std::unique_ptr<State> clone() const override;
-  Result<Reservation> reserve(PageTable& table, Growth growth, Round round) const override;
+  Result<void> reserve(PageTable& table,
+                       Growth growth,
+                       Round round,
+                       Reservation& reservation) const override;
   uint64_t publish(PageTable& table,
-                   Reservation reservation,
+                   Reservation& reservation,
                    Growth growth) const noexcept override;
   bool can_truncate(const PageTable& table, Pos length, Pos to) const override;
   void truncate(PageTable& table, Pos length, Pos to) const noexcept override;
@@ -38,7 +41,7 @@ class Positional final : public State {
   void place_pages(PageTable& table, Reservation& reservation, Pos end) const noexcept;
   void drop_front(PageTable& table) const noexcept;
   bool reaches_encoding(Growth growth) const;
-  uint64_t encode(PageTable& table, std::vector<PageRef> pages, Pos length) const noexcept;
+  uint64_t encode(PageTable& table, std::vector<PageRef>& pages, Pos length) const noexcept;
   uint64_t page_bytes(Pos begin, Pos end, Pos exact_end) const;  // of pages [begin, end)
   uint64_t peak_bytes_of_one_form(Pos tokens, Pos longest_run) const;
 

@@ -63,9 +63,11 @@ Recurrent::Recurrent(Form form, std::vector<SlotSpec> slots, Memory& memory)
 
 std::unique_ptr<State> Recurrent::clone() const { return std::make_unique<Recurrent>(*this); }
 
-Result<Reservation> Recurrent::reserve(PageTable& table, Growth growth, Round round) const {
-  Reservation reservation;
-  if (growth.count == 0) return reservation;
+Result<void> Recurrent::reserve(PageTable& table,
+                                Growth growth,
+                                Round round,
+                                Reservation& reservation) const {
+  if (growth.count == 0) return {};
   const bool keeps_states = round == Round::yes && !replays();
   const Pos states = keeps_states ? growth.count : 1;
   reservation.pages.reserve(states);
@@ -78,11 +80,11 @@ Result<Reservation> Recurrent::reserve(PageTable& table, Growth growth, Round ro
     reservation.inputs = CAIRN_TRY(pool.take());
   }
   table.tail.reserve(1);
-  return reservation;
+  return {};
 }
 
 uint64_t Recurrent::publish(PageTable& table,
-                            Reservation reservation,
+                            Reservation& reservation,
                             Growth growth) const noexcept {
   if (growth.kept == 0) return 0;
   if (reservation.inputs && growth.kept < growth.count) replay(table, reservation, growth);

@@ -21,9 +21,12 @@ class Recurrent final : public State {
   Recurrent(Form form, std::vector<SlotSpec> slots, Memory& memory);
 
   std::unique_ptr<State> clone() const override;
-  Result<Reservation> reserve(PageTable& table, Growth growth, Round round) const override;
+  Result<void> reserve(PageTable& table,
+                       Growth growth,
+                       Round round,
+                       Reservation& reservation) const override;
   uint64_t publish(PageTable& table,
-                   Reservation reservation,
+                   Reservation& reservation,
                    Growth growth) const noexcept override;
   bool can_truncate(const PageTable& table, Pos length, Pos to) const override;
   void truncate(PageTable& table, Pos length, Pos to) const noexcept override;

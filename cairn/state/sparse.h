@@ -36,7 +36,8 @@ struct ChosenOut {
 // when the slot has no index family.
 void index_scores(const View& view, const IndexQueries& queries, Pos row, float* scores);
 
-// The k best positions of every row, ascending. Part i of n takes its share of the rows.
+// The k best positions of every row, ascending. Part i of n takes its share of the rows; as in
+// attend(), all parts end before the next call on the same step begins.
 void choose(const View& view,
             const IndexQueries& queries,
             uint32_t k,

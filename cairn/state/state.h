@@ -19,12 +19,20 @@ namespace cairn {
 // A round's commit may keep only a prefix of each run (speculation).
 enum class Round { no, yes };
 
-// The pages one run will write, owned until they are published: dropping it is the rollback.
+// The pages one run will write, owned until they are published: clearing it is the rollback. Meant
+// to be used again, so that reserving allocates nothing once the lists have grown.
 struct Reservation {
   std::vector<PageRef> pages;    // they hide the table's pages of the same index, or extend it
   Pos first = 0;                 // page index
   std::vector<PageRef> encoded;  // for the records that publish will re-encode
   PageRef inputs;                // what a recurrent round records
+
+  void clear() {
+    pages.clear();
+    first = 0;
+    encoded.clear();
+    inputs = {};
+  }
 };
 
 // `count` positions after `length`, of which `kept` are published.
@@ -39,13 +47,18 @@ class State {
   virtual ~State() = default;
   virtual std::unique_ptr<State> clone() const = 0;
 
-  // Reserves what growth.count positions need, and gives the table the capacity that publish needs.
-  // On NoSpace nothing has changed.
-  virtual Result<Reservation> reserve(PageTable& table, Growth growth, Round round) const = 0;
-  // Takes over what holds the first growth.kept new positions; lets go of what is not retained.
-  // Returns the numbers that saturated, should this be the commit that encodes.
+  // Reserves what growth.count positions need, into an empty reservation, and gives the table the
+  // capacity that publish needs. On NoSpace the reservation may hold a part; else nothing has
+  // changed.
+  virtual Result<void> reserve(PageTable& table,
+                               Growth growth,
+                               Round round,
+                               Reservation& reservation) const = 0;
+  // Takes over what holds the first growth.kept new positions; what is left in the reservation is
+  // of no more use. Lets go of what is not retained. Returns the numbers that saturated, should
+  // this be the commit that encodes.
   virtual uint64_t publish(PageTable& table,
-                           Reservation reservation,
+                           Reservation& reservation,
                            Growth growth) const noexcept = 0;
 
   virtual bool can_truncate(const PageTable& table, Pos length, Pos to) const = 0;

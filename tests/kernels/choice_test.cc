@@ -32,8 +32,8 @@ std::vector<float> weigh(const std::vector<float>& products,
 }
 
 std::vector<uint32_t> best(const std::vector<float>& scores, uint32_t k) {
-  std::vector<uint32_t> places(k), scratch;
-  places.resize(choose_best(scores, k, places.data(), scratch));
+  std::vector<uint32_t> places(k), scratch(scores.size());
+  places.resize(choose_best(scores, k, places.data(), scratch.data()));
   return places;
 }
 
