@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cairn/engine/description.h"
+#include "cairn/engine/prefault.h"
 #include "cairn/engine/workers.h"
 
 namespace cairn {
@@ -422,6 +423,10 @@ Result<Prefixes::Gathered> Prefixes::gather(const Search& search,
     return {};
   };
   if (!reads.empty() && tiers_->store() == nullptr) return fail_on(reads[0].key);
+  std::vector<std::span<std::byte>> wanted;
+  for (const DiskRead& read : reads)
+    for (const PageRef& page : read.pages) wanted.emplace_back(page.data(), page.bytes());
+  prefault_pages(std::move(wanted), options_.threads);
   CAIRN_TRY(run_jobs(reads.size(), options_.threads, read_one));
 
   // For the next hit, and for this one.

@@ -149,6 +149,12 @@ Result<void> PagePool::add_slab() {
   return {};
 }
 
+void prefault(std::span<std::byte> bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data()) / kSystemPage * kSystemPage;
+  const auto end = round_up(reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size(), kSystemPage);
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);  // a wish, too
+}
+
 Memory::Memory(MemoryOptions options) : options_(options) {}
 
 Memory::~Memory() { assert(use().live_pages == 0 && "a page outlives its memory"); }

@@ -1,8 +1,11 @@
 #include "cairn/memory/memory.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 #include <thread>
 
 #include "tests/support/random.h"
@@ -69,6 +72,29 @@ TEST(Memory, TrimReturnsWhatNobodyHolds) {
   EXPECT_GT(memory.use().committed_bytes, 0u);
   EXPECT_GT(memory.trim(), 0u);
   EXPECT_EQ(memory.use().committed_bytes, 0u);
+}
+
+// Whether all of it is backed by memory.
+bool is_resident(std::span<std::byte> bytes) {
+  std::vector<unsigned char> pages(bytes.size() / 4096);
+  EXPECT_EQ(mincore(bytes.data(), bytes.size(), pages.data()), 0);
+  return std::ranges::all_of(pages, [](unsigned char page) { return (page & 1) != 0; });
+}
+
+TEST(Memory, PrefaultBacksAPageAndChangesNothingElse) {
+  constexpr uint64_t kLarge = uint64_t{3} << 20;
+  Memory memory({.max_bytes = 2 * kLarge});
+  PageRef page = memory.pool(kLarge).take().value();
+  std::memset(page.data() + 4096, 0x5a, 4096);
+  const MemoryUse before = memory.use();
+  const std::span bytes(page.data(), page.bytes());
+  prefault(bytes.subspan(100, kLarge - 300));  // of any bounds
+  if (!is_resident(bytes)) GTEST_SKIP() << "this system backs no memory ahead of its use";
+  EXPECT_EQ(memory.use().committed_bytes, before.committed_bytes);
+  EXPECT_EQ(memory.use().live_bytes, before.live_bytes);
+  for (uint64_t i = 0; i < kLarge; ++i)
+    ASSERT_EQ(bytes[i], std::byte(i / 4096 == 1 ? 0x5a : 0)) << i;
+  prefault({});
 }
 
 TEST(Memory, AsksTheReclaimerBeforeItRefuses) {
