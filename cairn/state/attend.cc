@@ -755,7 +755,7 @@ uint64_t each_segment(const Call& call,
     segment.owner[segment.blocks++] = plan.owner(cost_before, cost, parts);
     cost_before += cost;
   });
-  f(segment);
+  if (segment.blocks > 0) f(segment);
   return cost_before;
 }
 
@@ -815,11 +815,12 @@ uint64_t attend_item(const Call& call,
         blocks += segment.blocks;
         for (uint32_t i = 0; i < segment.blocks; ++i) mine += segment.owner[i] == part.index;
       });
-  if (mine == 0) return cost_after;
+  const bool is_blind = blocks == 0;  // a chosen list of nothing: somebody writes the zeros
+  if (is_blind ? part.index != 0 : mine == 0) return cost_after;
 
   Worker worker(call, scratch);
   worker.start(item);
-  const bool is_whole = first_owner == last_owner;
+  const bool is_whole = is_blind || first_owner == last_owner;
   each_segment(call, plan, item, cost_before, part.count, [&](const Segment& segment) {
     worker.clear(scratch.segment);
     bool has_mine = false;
