@@ -534,6 +534,12 @@ double error_bound(const Shape& shape) {
          kRounding[static_cast<size_t>(shape.dtype)];
 }
 
+// A group's query is rounded to 16 bits, half a step of which is 257 * 2^-24 of its largest number;
+// then f32: two terms per group, together at most three times its largest numbers' product.
+double score_error(const Shape& shape) {
+  return std::sqrt(1. * shape.group) * (257 + 3 * (2. * shape.groups + 9));
+}
+
 Result<Geometry> geometry(const Params& params, uint32_t width) {
   const Shape shape = shape_of(params, width);
   if (width == 0 || width % 8 != 0 || width > kMaxWidth)
@@ -558,6 +564,7 @@ Result<Geometry> geometry(const Params& params, uint32_t width) {
                  numbers("scales"),
                  numbers("biases")},
       .error_bound = error_bound(shape),
+      .score_error = score_error(shape),
       .prepared_bytes = shape.prepared_bytes(),
       .partial_floats = shape.partial_floats(),
   };

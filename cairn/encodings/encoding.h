@@ -55,6 +55,8 @@ struct Geometry {
   std::vector<PlaneGeometry> planes;
   double error_bound =
       0;  // |decode(encode(x)) - x| <= error_bound * max|x| for finite x in range; 0: exact for f32
+  double score_error =
+      0;  // |score - q . k| <= score_error * 2^-24 |q| |k| for k as decoded, q before `prepare`
   uint32_t prepared_bytes = 0;  // of one prepared query; a multiple of 64
   uint32_t partial_floats =
       0;  // of one row's partial sum: the first `width` are the output; a multiple of 16

@@ -443,6 +443,7 @@ Result<Geometry> geometry(const Params&, uint32_t width) {
                   .word_bytes = format.word_bytes,
                   .order = PlaneOrder::WordsIfScored}},
       .error_bound = format.error_bound,
+      .score_error = width + 8.,  // a chain of as many fma, and what scaling the query rounds
       .prepared_bytes = static_cast<uint32_t>(round_up(uint64_t{width} * sizeof(float), 64)),
       .partial_floats = static_cast<uint32_t>(round_up(width, 16)),
   };

@@ -414,6 +414,9 @@ Result<Geometry> geometry(const Params& params, uint32_t width) {
       // Half a scale, which f16 rounds up by up to 2^-10 of itself, or by 2^-24: while the vector's
       // largest magnitude is at least 2^-10, 2^-6 covers that and the rounding of f32.
       .error_bound = (1 + 0x1p-6) / (2 * double{middle_of(bits)}),
+      // The 16-bit query, as in affine.cc; then two terms per group, of which the centre's can be
+      // twice the group's largest number.
+      .score_error = std::sqrt(1. * kGroup) * (257 + 5 * (2. * shape.groups + 9)),
       .prepared_bytes = shape.prepared_bytes(),
       .partial_floats = shape.partial_floats(),
   };

@@ -380,6 +380,7 @@ Result<Geometry> geometry(const Params& params, uint32_t width) {
       // A whole step (the zero point is rounded too), bf16, and f16 scales; for groups that spread
       // around 0 and whose largest magnitude is at least 2^-10. Others have no bound: see above.
       .error_bound = 2 / double{highest_code(bits) - lowest_code(bits)} + 0x1p-7,
+      .score_error = width + 8.,  // one chain of fma, as in raw.cc
       .prepared_bytes = static_cast<uint32_t>(round_up(uint64_t{width} * sizeof(float), 64)),
       .partial_floats = width,
   };

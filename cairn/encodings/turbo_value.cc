@@ -495,6 +495,9 @@ Result<Geometry> geometry(const Params& params, uint32_t width) {
       // norm is at most sqrt(width) times its largest number. 2^-10 covers the rounding of rms and
       // f32, while the vector's largest magnitude is at least 2^-10.
       .error_bound = (kWorst[bits] + 0x1p-10) * std::sqrt(static_cast<double>(first_part(width))),
+      // A chain per group, one over the groups, and the rotations of query and key, of at most
+      // nine stages each.
+      .score_error = 72 + 1. * width / kGroup,
       .prepared_bytes = static_cast<uint32_t>(round_up(uint64_t{width} * sizeof(float), 64)),
       .partial_floats = width,
   };

@@ -91,6 +91,7 @@ Result<Geometry> geometry(const Params&, uint32_t width) {
   return Geometry{
       .planes = {{.name = "values", .dtype = "U8", .record_bytes = width, .word_bytes = 1}},
       .error_bound = 0x1p-3 + 0x1p-11,  // half a unit in the last place, after f16's
+      .score_error = width + 8.,        // a chain of fma, and what scaling the query rounds
       .prepared_bytes = static_cast<uint32_t>(round_up(uint64_t{width} * sizeof(float), 64)),
       .partial_floats = static_cast<uint32_t>(round_up(width, 16)),
   };
