@@ -17,7 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "cairn/engine/mlx_lm.h"
+#include "cairn/engine/mlx_lm_reader.h"
+#include "cairn/engine/mlx_lm_writer.h"
 #include "cairn/session/scheme.h"
 
 namespace cairn {

@@ -1,10 +1,10 @@
-#include "cairn/engine/mlx_lm.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "cairn/core/half.h"
 #include "cairn/engine/convert.h"
+#include "cairn/engine/mlx_lm_reader.h"
+#include "cairn/engine/mlx_lm_writer.h"
 #include "cairn/engine/snapshot.h"
 #include "cairn/io/memory_fs.h"
 #include "tests/support/conversation.h"

@@ -6,7 +6,8 @@
 #include <cmath>
 
 #include "cairn/engine/convert.h"
-#include "cairn/engine/mlx_lm.h"
+#include "cairn/engine/mlx_lm_reader.h"
+#include "cairn/engine/mlx_lm_writer.h"
 #include "cairn/engine/snapshot.h"
 #include "tests/models/oracle_file.h"
 #include "tests/models/passes.h"

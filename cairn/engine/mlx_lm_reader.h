@@ -1,4 +1,4 @@
-// mlx-lm's prompt caches as sequences, and sequences as prompt caches.
+// mlx-lm's prompt caches as sequences (mlx_lm_writer.h goes the other way).
 //
 //   mlx-lm                                     Cairn
 //   KVCache                                    attention, or latent (keys are latents, values
@@ -12,8 +12,8 @@
 // Arrays of f32, f16 and bf16 keep their type. A ring is put into the order of time. A prompt cache
 // does not say whose it is: what is read from one is derived and has the zero identity, until
 // whoever knows the model gives it one.
-#ifndef CAIRN_ENGINE_MLX_LM_H_
-#define CAIRN_ENGINE_MLX_LM_H_
+#ifndef CAIRN_ENGINE_MLX_LM_READER_H_
+#define CAIRN_ENGINE_MLX_LM_READER_H_
 
 #include <memory>
 #include <string>
@@ -24,6 +24,8 @@
 namespace cairn {
 
 inline constexpr std::string_view kMlxLmArithmetic = "mlx-lm";
+// Our key in the metadata: the ids as a JSON list.
+inline constexpr std::string_view kMlxLmTokens = "tokens";
 
 // `model` tells attention from latents where it is known; else a single head whose values are
 // narrower than its keys holds latents. Errors as read_prompt_cache(); Unsupported or BadInput for
@@ -34,18 +36,6 @@ Result<std::unique_ptr<StoredSequence>> open_prompt_cache(FileSystem& fs,
                                                           const ModelSpec* model,
                                                           const Registry& registry);
 
-// `info` in encodings that mlx-lm has. The others are f32 in it and listed in `unknown`: so are
-// families in two forms, affine ones that its keys and values do not share or of which MLX does not
-// know the group, and affine windows and latents. Unsupported for kinds that it does not have, for
-// an empty sequence, and for windows that lack positions of mlx-lm's ring.
-Result<CheckpointInfo> as_mlx_lm(CheckpointInfo info, Losses& unknown);
-
-// Writes a sequence that is described as as_mlx_lm() describes it; whole, or not at all. Returns
-// the bytes of the file.
-Result<uint64_t> write_prompt_cache(FileSystem& fs,
-                                    const std::string& path,
-                                    StoredSequence& sequence);
-
 }  // namespace cairn
 
-#endif  // CAIRN_ENGINE_MLX_LM_H_
+#endif  // CAIRN_ENGINE_MLX_LM_READER_H_
