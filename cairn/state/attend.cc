@@ -1,21 +1,12 @@
-// The loop over what queries see.
-//
-//   item     a tile of one run's queries, or the queries of runs that decode from shared pages;
-//            and key heads: all of them where that makes few rows (a page is then read in one
-//            sweep), else one. Rows are [head][query][query head of the group]
-//   segment  1,024 positions of an item: results are joined inside segments, then over them
-//   block    256 positions: scores, softmax, weighted sum, join
+// The loop over what queries see (attend_plan.h says who does what of it).
 //
 // What a page holds can be in one of two forms (exact, encoded); each has its own prepared queries
 // and its own weighted sum, and an output is what both contributed. A score is the sum over the
 // slot's scored families. A chosen list is attended like a run of positions whose places are the
 // list's: everything below that speaks of positions then means ranks, until records are looked up.
 //
-// Every part makes the same plan: all blocks of all items in order, each with a cost; part i of n
-// takes those whose middle lies in the i-th n-th of the total. An item inside one part is finished
-// there. Of an item that spans parts, segments (and the blocks of a segment that spans parts) go to
-// the workspace, and the part that adds the last block joins them in order. Nobody waits for
-// anybody.
+// Of an item that spans parts, segments (and the blocks of a segment that spans parts) go to the
+// workspace, and the part that adds the last block joins them in order. Nobody waits for anybody.
 #include "cairn/state/attend.h"
 
 #include <algorithm>
@@ -27,16 +18,17 @@
 #include "cairn/core/bytes.h"
 #include "cairn/kernels/dispatch.h"
 #include "cairn/kernels/softmax.h"
+#include "cairn/state/attend_plan.h"
 #include "cairn/state/workspace.h"
 
 namespace cairn {
+
+AttendWorkspace::AttendWorkspace() : state_(std::make_unique<State>()) {}
+AttendWorkspace::~AttendWorkspace() = default;
+
+namespace attending {
 namespace {
 
-constexpr Pos kBlocksPerSegment = kSegmentPositions / kBlockPositions;
-constexpr uint32_t kTileRows =
-    96;  // rows of an item, about: bounds the scratch, shares each page among many rows
-constexpr uint32_t kStepRows =
-    6;  // rows that see different positions are taken about so many at a time
 constexpr uint32_t kAheadPositions = 64;  // how far prefetches run ahead, per head
 constexpr uint32_t kGathered = 64;        // chosen positions that are brought together for one call
 constexpr uint32_t kNeighbours = 16;      // so many chosen in a row are read where they lie
@@ -44,178 +36,6 @@ constexpr uint32_t kNeighbours = 16;      // so many chosen in a row are read wh
 // the first cache.
 constexpr uint64_t kScoreStride = kBlockPositions + 16;
 constexpr float kLog2E = 1.44269504f;
-
-}  // namespace
-
-AttendWorkspace::AttendWorkspace() : state_(std::make_unique<State>()) {}
-AttendWorkspace::~AttendWorkspace() = default;
-
-namespace {
-
-constexpr size_t kMostScored = 2;
-
-struct Scored {
-  const FamilyPlace* place = nullptr;
-  const RecordFunctions* functions = nullptr;
-  uint32_t query_offset = 0;  // floats into a query
-};
-
-// How one form of the records meets queries and weights.
-struct AttendForm {
-  std::array<Scored, kMostScored> scored;
-  uint32_t scored_count = 0;
-  const FamilyPlace* value = nullptr;
-  const RecordFunctions* value_functions = nullptr;
-
-  const Codec& value_codec() const { return value->codec; }
-  uint64_t partial_floats() const { return value->codec.geometry.partial_floats; }
-};
-
-// What a call is about, with strides resolved.
-struct Call {
-  const View& view;
-  const SoftmaxFunctions& softmax;
-  Queries queries;
-  Attended out;
-  std::array<AttendForm, 2> forms;  // encoded, exact
-  uint32_t form_count = 1;
-  uint32_t key_heads = 0;
-  uint32_t query_width = 0;  // of all scored families
-  uint32_t value_width = 0;
-  uint32_t group = 0;         // query heads per key head
-  uint32_t tile_queries = 0;  // of an item, at most
-  uint32_t step_queries = 0;
-};
-
-struct Item {
-  const RunView* run = nullptr;  // of all queries; of several runs the first, with one query each
-  uint32_t runs = 1;
-  uint32_t first_head = 0;  // of the keys
-  uint32_t heads = 0;
-  Pos first = 0;  // the least and the greatest position of a query; of one run all between them
-  Pos last = 0;
-  std::span<const uint32_t> chosen;  // of the item's only query; not used: empty with null data
-
-  bool is_sparse() const { return chosen.data() != nullptr; }
-  uint32_t queries() const { return runs > 1 ? runs : static_cast<uint32_t>(last - first + 1); }
-  const RunView& run_of(uint32_t query) const { return runs > 1 ? run[query] : *run; }
-  Pos position_of(uint32_t query) const { return runs > 1 ? run[query].first : first + query; }
-  Pos row_of(uint32_t query) const {
-    return run_of(query).row + (position_of(query) - run_of(query).first);
-  }
-};
-
-// What some query of an item sees: sinks, then the window; ascending, not overlapping.
-Retention::Visible seen_by(const Retention& retention, Pos first, Pos last) {
-  const Retention::Visible early = retention.visible(first);
-  const Retention::Visible late = retention.visible(last);
-  // The window's low end rises with the query, and ranges merge where they touch.
-  const Range recent{early.recent.begin, late.recent.end};
-  const Pos sinks_end = std::max(early.sinks.end, late.sinks.end);
-  if (recent.begin <= sinks_end) return {{0, 0}, {0, recent.end}};
-  return {{0, sinks_end}, recent};
-}
-
-Retention::Visible seen_by(const Retention& retention, const Item& item) {
-  if (item.is_sparse()) return {{0, 0}, {0, item.chosen.size()}};
-  return seen_by(retention, item.first, item.last);
-}
-
-Range clip(Range range, Range to) {
-  const Range clipped{std::max(range.begin, to.begin), std::min(range.end, to.end)};
-  return clipped.empty() ? Range{} : clipped;
-}
-
-// Calls f(block, positions) for every block in which an item sees something.
-template <class F>
-void each_block(const Retention::Visible& seen, F f) {
-  Pos next = 0;
-  for (const Range& range : {seen.sinks, seen.recent}) {
-    if (range.empty()) continue;
-    for (Pos block = std::max(next, range.begin / kBlockPositions);
-         block * kBlockPositions < range.end; next = ++block) {
-      const Range bounds{block * kBlockPositions, (block + 1) * kBlockPositions};
-      const Range a = clip(seen.sinks, bounds), b = clip(seen.recent, bounds);
-      f(block, (a.end - a.begin) + (b.end - b.begin));
-    }
-  }
-}
-
-// How many of the runs decode one position each from pages of which they share the first.
-uint32_t runs_together(const Call& call, std::span<const RunView> runs) {
-  uint32_t count = 1;
-  if (call.queries.chosen != nullptr || !call.view.retention.keeps_all()) return count;
-  const auto can_share = [&](const RunView& run) {
-    return run.count == 1 && run.first >= call.view.page_positions;
-  };
-  if (!can_share(runs[0])) return count;
-  while (count < std::min<size_t>(runs.size(), call.tile_queries) && can_share(runs[count]) &&
-         runs[count].pages.page(0) == runs[0].pages.page(0))
-    ++count;
-  return count;
-}
-
-template <class F>
-void each_item(const Call& call, F f) {
-  const auto each_heads = [&](Item item) {
-    const bool are_few = uint64_t{item.queries()} * call.queries.heads <= kTileRows;
-    item.heads = are_few ? call.key_heads : 1;
-    for (; item.first_head < call.key_heads; item.first_head += item.heads) f(item);
-  };
-  std::span<const RunView> runs = call.view.runs;
-  for (uint32_t together; !runs.empty(); runs = runs.subspan(together)) {
-    const RunView& run = runs[0];
-    together = runs_together(call, runs);
-    if (together > 1) {
-      const auto [least, most] = std::ranges::minmax(runs.first(together), {}, &RunView::first);
-      each_heads({.run = &run, .runs = together, .first = least.first, .last = most.first});
-      continue;
-    }
-    for (Pos first = 0; first < run.count; first += call.tile_queries) {
-      const Pos last = std::min<Pos>(first + call.tile_queries, run.count) - 1;
-      Item item{.run = &run, .first = run.first + first, .last = run.first + last};
-      if (call.queries.chosen != nullptr) item.chosen = call.queries.chosen->of(run.row + first);
-      each_heads(item);
-    }
-  }
-}
-
-uint32_t rows_of(const Call& call, const Item& item) {
-  return item.heads * item.queries() * call.group;
-}
-
-// Of one block: in proportion to rows times positions, and a little for what every block costs.
-uint64_t cost_of(const Call& call, const Item& item, Pos positions) {
-  return (positions + 8) * (rows_of(call, item) + 1);
-}
-
-// Which part takes what.
-struct Plan {
-  uint64_t total_cost = 0;
-  uint64_t most_segments = 0;  // of one item
-  uint32_t most_rows = 0;      // of one item
-
-  uint32_t owner(uint64_t cost_before, uint64_t cost, uint32_t parts) const {
-    __extension__ using Wide = unsigned __int128;
-    return static_cast<uint32_t>((Wide{cost_before} * 2 + cost) * parts / (Wide{total_cost} * 2));
-  }
-};
-
-Plan make_plan(const Call& call) {
-  Plan plan;
-  each_item(call, [&](const Item& item) {
-    uint64_t segments = 0;
-    Pos newest = ~Pos{0};
-    each_block(seen_by(call.view.retention, item), [&](Pos block, Pos positions) {
-      plan.total_cost += cost_of(call, item, positions);
-      segments += block / kBlocksPerSegment != newest;
-      newest = block / kBlocksPerSegment;
-    });
-    plan.most_segments = std::max(plan.most_segments, segments);
-    plan.most_rows = std::max(plan.most_rows, rows_of(call, item));
-  });
-  return plan;
-}
 
 // Partial results of up to most_rows rows.
 struct Partials {
@@ -726,39 +546,6 @@ class Worker {
   const RunView* run_ = nullptr;  // of the queries in hand
 };
 
-// The blocks of one segment that an item sees, and the parts that take them.
-struct Segment {
-  uint64_t place = 0;  // among the item's segments
-  uint32_t blocks = 0;
-  std::array<Pos, kBlocksPerSegment> block{};
-  std::array<uint32_t, kBlocksPerSegment> owner{};
-
-  bool is_cut() const { return owner[0] != owner[blocks - 1]; }
-};
-
-// Calls f(segment) for every segment of an item; returns the cost up to its end.
-template <class F>
-uint64_t each_segment(const Call& call,
-                      const Plan& plan,
-                      const Item& item,
-                      uint64_t cost_before,
-                      uint32_t parts,
-                      F f) {
-  Segment segment;
-  each_block(seen_by(call.view.retention, item), [&](Pos block, Pos positions) {
-    if (segment.blocks != 0 && segment.block[0] / kBlocksPerSegment != block / kBlocksPerSegment) {
-      f(segment);
-      segment = {.place = segment.place + 1};
-    }
-    const uint64_t cost = cost_of(call, item, positions);
-    segment.block[segment.blocks] = block;
-    segment.owner[segment.blocks++] = plan.owner(cost_before, cost, parts);
-    cost_before += cost;
-  });
-  if (segment.blocks > 0) f(segment);
-  return cost_before;
-}
-
 // The workspace of a call: scratch for every part; then, for every part, room for the segments of
 // the item that starts in it and goes on beyond it, and for the blocks of the segment that does.
 class Workspace {
@@ -859,58 +646,11 @@ uint64_t attend_item(const Call& call,
   return cost_after;
 }
 
-AttendForm make_form(const SlotPlace& slot) {
-  AttendForm form;
-  uint32_t query_offset = 0;
-  for (const FamilyPlace& place : slot.families) {
-    const RecordFunctions& functions = place.codec.encoding->functions();
-    if (place.family->is_scored) {
-      CAIRN_CHECK(form.scored_count < kMostScored, "attend: more than {} scored families",
-                  kMostScored);
-      form.scored[form.scored_count++] = {&place, &functions, query_offset};
-      query_offset += place.codec.width;
-    }
-    if (place.family->is_accumulated) {
-      form.value = &place;
-      form.value_functions = &functions;
-    }
-  }
-  CAIRN_CHECK(form.scored_count > 0 && form.value != nullptr,
-              "attend: the slot has no family to attend to");
-  return form;
-}
-
-Call make_call(const View& view, const Queries& queries, const Attended& out) {
-  Call call{.view = view, .softmax = softmax_functions(), .queries = queries, .out = out};
-  call.forms[0] = make_form(*view.slot);
-  call.value_width = call.forms[0].value_codec().width;
-  if (view.exact != nullptr) call.forms[call.form_count++] = make_form(*view.exact);
-  for (uint32_t i = 0; i < call.forms[0].scored_count; ++i)
-    call.query_width += call.forms[0].scored[i].place->codec.width;
-  call.key_heads = call.forms[0].scored[0].place->heads;
-  CAIRN_CHECK(queries.heads != 0 && queries.heads % call.key_heads == 0,
-              "attend: {} query heads, expected a multiple of {} key heads", queries.heads,
-              call.key_heads);
-  const auto dense = [](ptrdiff_t& stride, uint64_t floats) {
-    if (stride == 0) stride = static_cast<ptrdiff_t>(floats);
-  };
-  dense(call.queries.head_stride, call.query_width);
-  dense(call.queries.row_stride, uint64_t{queries.heads} * call.query_width);
-  dense(call.out.head_stride, call.value_width);
-  dense(call.out.row_stride, uint64_t{queries.heads} * call.value_width);
-  if (call.queries.scale == 0)
-    call.queries.scale = 1.f / std::sqrt(static_cast<float>(call.query_width));
-  call.group = queries.heads / call.key_heads;
-  call.step_queries = static_cast<uint32_t>(ceil_div(kStepRows, call.group));
-  call.tile_queries =
-      std::max(1u, kTileRows / (call.step_queries * call.group)) * call.step_queries;
-  if (queries.chosen != nullptr) call.tile_queries = call.step_queries = 1;
-  return call;
-}
-
 }  // namespace
+}  // namespace attending
 
 void attend(const View& view, const Queries& queries, const Attended& out, Part part) {
+  using namespace attending;  // NOLINT: this file's own
   CAIRN_CHECK(part.index < part.count, "attend: part {} of {}", part.index, part.count);
   if (view.rows == 0) return;
   const RoundingScope rounding;
