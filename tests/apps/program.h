@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,10 +38,15 @@ struct Ran {
   nlohmann::json json() const { return nlohmann::json::parse(out); }  // and nothing else
 };
 
+// Who sees what it says of its work: a file, or a person, for whom it draws progress.
+enum class Watched { by_no_one, on_a_terminal };
+
 // A process of the program; its outputs go to files, so that it never waits for the test.
 class Process {
  public:
-  explicit Process(const std::vector<std::string>& arguments, const std::string& input = "") {
+  explicit Process(const std::vector<std::string>& arguments,
+                   const std::string& input = "",
+                   Watched watched = Watched::by_no_one) {
     write_file(folder_ / "in", input);
     std::vector<std::string> words{CAIRN_PROGRAM};
     words.insert(words.end(), arguments.begin(), arguments.end());
@@ -50,18 +56,22 @@ class Process {
 
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
-    const std::string in = folder_ / "in", out = folder_ / "out", err = folder_ / "err";
+    const std::string in = folder_ / "in", out = folder_ / "out";
+    std::string err = folder_ / "err";
+    if (watched == Watched::on_a_terminal) err = open_terminal();
     posix_spawn_file_actions_addopen(&files, 0, in.c_str(), O_RDONLY, 0);
     posix_spawn_file_actions_addopen(&files, 1, out.c_str(), O_WRONLY | O_CREAT, 0600);
-    posix_spawn_file_actions_addopen(&files, 2, err.c_str(), O_WRONLY | O_CREAT, 0600);
+    posix_spawn_file_actions_addopen(&files, 2, err.c_str(), O_WRONLY | O_CREAT | O_NOCTTY, 0600);
     const int failed = posix_spawn(&pid_, CAIRN_PROGRAM, &files, nullptr, pointers.data(), environ);
     posix_spawn_file_actions_destroy(&files);
     if (failed != 0) throw std::runtime_error(std::string(CAIRN_PROGRAM) + ": cannot be run");
   }
   ~Process() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
-    (void)wait();
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      (void)wait();
+    }
+    if (terminal_ >= 0) close(terminal_);
   }
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
@@ -80,20 +90,53 @@ class Process {
     return true;
   }
 
+  // On its terminal. False when it ended without.
+  bool wait_for_sight_of(const std::string& text) {
+    while (seen_.find(text) == std::string::npos)
+      if (!read_terminal()) return false;
+    return true;
+  }
+
   Ran wait() {
+    while (terminal_ >= 0 && read_terminal()) {
+    }
     int status = 0;
     waitpid(std::exchange(pid_, 0), &status, 0);
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-    return {.code = code, .out = output(), .err = read_file(folder_ / "err")};
+    return {
+        .code = code, .out = output(), .err = terminal_ >= 0 ? seen_ : read_file(folder_ / "err")};
   }
 
  private:
+  // Its name, under which the process opens it.
+  std::string open_terminal() {
+    terminal_ = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (terminal_ < 0 || grantpt(terminal_) != 0 || unlockpt(terminal_) != 0)
+      throw std::runtime_error("no terminal can be opened");
+    return ptsname(terminal_);
+  }
+  // False: the process has closed it.
+  bool read_terminal() {
+    char bytes[4096];
+    const ssize_t count = read(terminal_, bytes, sizeof bytes);
+    if (count > 0) seen_.append(bytes, static_cast<size_t>(count));
+    return count > 0;
+  }
+
   ScratchFolder folder_;
   pid_t pid_ = 0;
+  int terminal_ = -1;
+  std::string seen_;  // on the terminal
 };
 
 inline Ran run_cairn(const std::vector<std::string>& arguments, const std::string& input = "") {
   return Process(arguments, input).wait();
+}
+
+// Until a run has written a checkpoint of each of `answers` that are being made.
+inline void wait_for_unfinished_answers(const std::string& store, int answers = 1) {
+  while (run_cairn({"store", "stat", store, "--json"}).json()["unfinished_answers"] < answers)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
 }  // namespace cairn::testing

@@ -114,14 +114,14 @@ TEST_F(TogetherRun, AnotherProcessReusesWhatAllOfThemStored) {
 
 TEST_F(TogetherRun, InterruptedTheyAllGoOnWithTheSameWords) {
   const auto command = [&](const Words& more) {
-    return run(with(with(texts(), {"-n", "600"}), more));
+    return run(with(with(texts(), {"-n", "2500"}), more));
   };
   const json whole = run_cairn(command({"--json"})).json();
   const Words store{"--store", folder_ / "cache", "--checkpoint-every", "8"};
   {
     Process killed(command(store));
     ASSERT_TRUE(killed.wait_for_output());
-    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    wait_for_unfinished_answers(folder_ / "cache", static_cast<int>(texts_.size()));
     killed.send(SIGINT);
     EXPECT_EQ(killed.wait().code, 130);
   }
