@@ -13,6 +13,7 @@
 #endif
 
 #include <cstddef>
+#include <type_traits>
 
 #include "hwy/highway.h"
 
@@ -66,9 +67,9 @@ HWY_NOINLINE void multiply_tile(D d, const Product& p, size_t row, size_t column
   // Asked for line by line in ascending order, whatever order the tile reads: the memory's own
   // prefetch then helps (20 % more bytes per second in decode than the tile's order, Zen 3).
   const size_t next_step = kTileBytes / p.shares;
-  const std::byte* next =
-      kPrefetch ? p.next + bytes_of<Words>(column * p.steps) + p.share * p.steps * next_step
-                : nullptr;
+  const std::byte* next = p.next;
+  if (kPrefetch && next != nullptr)
+    next += bytes_of<Words>(column * p.steps) + p.share * p.steps * next_step;
   float* HWY_RESTRICT c = p.c + row * p.c_stride + column;
 
   V sums[kRows][kVectors];
@@ -78,7 +79,7 @@ HWY_NOINLINE void multiply_tile(D d, const Product& p, size_t row, size_t column
     sums[r][v] = p.from_zero ? hn::Zero(d) : hn::LoadU(d, c + r * p.c_stride + v * kLanes);
 
   for (size_t step = 0; step < p.steps; ++step) {
-    if constexpr (kPrefetch) {
+    if (kPrefetch && next != nullptr) {
       HWY_UNROLL(4)
       for (size_t line = 0; line < kTileBytes; line += kLine) __builtin_prefetch(next + line, 0, 2);
       next += next_step;
@@ -112,18 +113,14 @@ HWY_NOINLINE void multiply_tile(D d, const Product& p, size_t row, size_t column
   for (size_t v = 0; v < kVectors; ++v) hn::StoreU(sums[r][v], d, c + r * p.c_stride + v * kLanes);
 }
 
-// kRows rows, columns [begin, end): a multiple of the lanes. The widest tiles prefetch.
+// kRows rows, columns [begin, end): a multiple of the lanes.
 template <size_t kRows, size_t kVectors, bool kPrefetch, class Words, class D>
 HWY_INLINE void multiply_rows(D d, const Product& p, size_t row, size_t begin, size_t end) {
   constexpr size_t kColumns = kVectors * hwy::HWY_NAMESPACE::MaxLanes(D());
-  for (; begin + kColumns <= end; begin += kColumns) {
-    if (kPrefetch && p.next != nullptr)
-      multiply_tile<kRows, kVectors, kPrefetch, Words>(d, p, row, begin);
-    else
-      multiply_tile<kRows, kVectors, false, Words>(d, p, row, begin);
-  }
+  for (; begin + kColumns <= end; begin += kColumns)
+    multiply_tile<kRows, kVectors, kPrefetch, Words>(d, p, row, begin);
   if constexpr (kVectors > 1)
-    multiply_rows<kRows, kVectors / 2, false, Words>(d, p, row, begin, end);
+    multiply_rows<kRows, kVectors / 2, kPrefetch, Words>(d, p, row, begin, end);
 }
 
 // Of `rows`, those that the next tile takes.
@@ -139,7 +136,7 @@ constexpr size_t rows_of_tile(size_t rows) {
 // where columns are few, so that less code is made.
 template <class Words, size_t kMost, class D>
 void multiply_in_place(D d, const Product& p, size_t begin, size_t end) {
-  constexpr bool kPrefetch = kMost > 1;
+  constexpr bool kPrefetch = kMost > 1 && !std::is_same_v<Words, Floats>;  // these were just made
   constexpr size_t kMany = HWY_MIN(kMost, kVectorsOfMany), kFew = HWY_MIN(kMost, 4);
   Product part = p;
   part.shares = rows_of_tile(p.rows) < p.rows ? 2 : 1;
