@@ -182,19 +182,21 @@ struct F32Numbers {
 };
 
 template <class Numbers>
-void read_numbers_as(const std::byte* from, size_t stride, uint32_t count, float* numbers) {
+HWY_INLINE void read_numbers_as(const std::byte* from,
+                                size_t stride,
+                                uint32_t count,
+                                float* numbers) {
   using Word = typename Numbers::Word;
-  const hn::CappedTag<float, 8> d;
+  const hn::ScalableTag<float> d;
+  constexpr uint32_t kLanes = hn::MaxLanes(hn::ScalableTag<float>());
   uint32_t done = 0;
-  if (stride == sizeof(Word)) {
-    for (; done + 8 <= count; done += 8)
-      for (uint32_t i = done; i < done + 8; i += static_cast<uint32_t>(hn::Lanes(d)))
-        hn::StoreU(Numbers::load(d, from + i * sizeof(Word)), d, numbers + i);
-  }
+  if (stride == sizeof(Word))
+    for (; done + kLanes <= count; done += kLanes)
+      hn::StoreU(Numbers::load(d, from + done * sizeof(Word)), d, numbers + done);
   if (done == count) return;
   Word words[kChunk] = {};
   for (uint32_t i = done; i < count; ++i) std::memcpy(words + i, from + i * stride, sizeof(Word));
-  for (; done < count; done += static_cast<uint32_t>(hn::Lanes(d)))
+  for (; done < count; done += kLanes)
     hn::StoreU(Numbers::load(d, words + done), d, numbers + done);
 }
 
@@ -254,37 +256,27 @@ HWY_INLINE H codes_of_pair(size_t pair, H words, H mask) {
 
 // Asks for the keys that are read next, a little with every word that a tile reads: in ascending
 // order, whatever order the tile reads, as in tile-inl.h.
-class Lines {
- public:
-  // All of them, or half of the words' rows: the first (share 0) or the second.
-  Lines(const Keys& keys, size_t words, size_t share, size_t shares)
-      : row_(share < shares ? keys.next : nullptr),
-        row_bytes_(keys.count * sizeof(uint32_t)),
-        word_stride_(keys.word_stride),
-        shares_(shares) {
-    if (row_ != nullptr) row_ += share * words / shares * word_stride_;
-  }
+struct Lines {
+  const std::byte* row;  // null: nothing to ask for
+  size_t row_bytes, word_stride, column = 0;
+  int share_shift;  // 1: rows take two tiles, each of which asks for half of the words' rows
+
   template <size_t kBytes>
   HWY_INLINE void ask() {
-    if (row_ == nullptr) return;
+    if (row == nullptr) return;
     HWY_UNROLL(4)
-    for (size_t line = 0; line < kBytes; line += 64)
-      __builtin_prefetch(row_ + column_ + line, 0, 2);
-    column_ += kBytes / shares_;
-    if (column_ < row_bytes_) return;
-    column_ = 0;
-    row_ += word_stride_;
+    for (size_t line = 0; line < kBytes; line += 64) __builtin_prefetch(row + column + line, 0, 2);
+    column += kBytes >> share_shift;
+    if (column < row_bytes) return;
+    column = 0;
+    row += word_stride;
   }
-
- private:
-  const std::byte* row_;  // null: unknown
-  size_t row_bytes_, word_stride_, shares_, column_ = 0;
 };
 
 // Rows [row, row + kRows) x kVectors vectors of positions. kBits: of a code in the words.
 template <uint32_t kBits, bool kOffsets, size_t kRows, size_t kVectors>
 HWY_NOINLINE CAIRN_PAIRS_ATTR void score_tile(
-    const Scored& scored, const Keys& keys, Lines& next, size_t row, size_t from, size_t to) {
+    const Scored& scored, const Keys& keys, Lines& lines, size_t row, size_t from, size_t to) {
   constexpr size_t kPairs = 16 / kBits;  // in a word
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> integers;
@@ -298,6 +290,7 @@ HWY_NOINLINE CAIRN_PAIRS_ATTR void score_tile(
   const std::byte* prepared = scored.prepared + row * prepared_bytes;
   const std::byte* query = prepared + scored.query_offset;
   const std::byte* word = keys.words + from * sizeof(uint32_t);
+  Lines next = lines;  // in registers
   V scores[kRows][kVectors];
   for (size_t g = 0; g < scored.groups; ++g) {
     PairSum<Z> sums[kRows][kVectors];
@@ -348,6 +341,7 @@ HWY_NOINLINE CAIRN_PAIRS_ATTR void score_tile(
       }
     }
   }
+  lines = next;
   for (size_t r = 0; r < kRows; ++r) {
     float* out = scored.out + (row + r) * scored.stride;
     if (from + kVectors * kLanes <= to) {
@@ -386,7 +380,11 @@ void score_chunk(const Scored& scored, const Keys& keys, size_t rows, size_t cou
   size_t share = 0;
   for (size_t row = 0; row < rows; ++share) {
     const size_t some = rows_of_score_tile(rows - row);
-    const Lines next(keys, words, share, shares);
+    const bool does_ask = keys.next != nullptr && share < shares;
+    const Lines next{.row = does_ask ? keys.next + share * (words / 2) * keys.word_stride : nullptr,
+                     .row_bytes = keys.count * sizeof(uint32_t),
+                     .word_stride = keys.word_stride,
+                     .share_shift = shares == 2 ? 1 : 0};
     if (some == 4)
       score_rows<kBits, kOffsets, 4>(scored, keys, next, row, count);
     else if (some == 3)
@@ -540,23 +538,25 @@ void multiply_columns(const Product& product, size_t begin, size_t end) {
 // Adds columns [begin, end) of packed codes, in place. Where nothing more may be read behind them,
 // the last record is copied first.
 template <class Packed>
-void multiply_codes(Product product, uint32_t begin, uint32_t end, bool is_end_readable) {
+void multiply_codes(const Product& product, uint32_t begin, uint32_t end, bool is_end_readable) {
   constexpr size_t kMostVectors = 4;
   const hn::ScalableTag<float> d;
-  const size_t last = product.steps - 1;
-  const bool is_apart = kReadsBeyond<Packed::kBits> && !is_end_readable;
-  if (is_apart) --product.steps;
-  multiply<Packed, kMostVectors>(d, product, begin, end);
-  if (!is_apart) return;
+  if (!kReadsBeyond<Packed::kBits> || is_end_readable) {
+    multiply<Packed, kMostVectors>(d, product, begin, end);
+    return;
+  }
+  Product part = product;
+  const size_t last = --part.steps;
+  multiply<Packed, kMostVectors>(d, part, begin, end);
   std::byte codes[kMaxGroup + kBeyondBits] = {};
-  std::memcpy(codes, product.b + last * product.b_stride + bytes_of<Packed>(begin),
+  std::memcpy(codes, part.b + last * part.b_stride + bytes_of<Packed>(begin),
               bytes_of<Packed>(end - begin));
-  product.a += last;
-  product.b = codes;
-  product.next = nullptr;
-  product.c += begin;
-  product.steps = 1;
-  multiply<Packed, kMostVectors>(d, product, 0, end - begin);
+  part.a += last;
+  part.b = codes;
+  part.next = nullptr;
+  part.c += begin;
+  part.steps = 1;
+  multiply<Packed, kMostVectors>(d, part, 0, end - begin);
 }
 
 // accumulate of RecordFunctions. Numbers: what a code is before its scale, as in tile-inl.h; what
