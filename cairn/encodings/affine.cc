@@ -59,13 +59,19 @@ struct Quantizer {
   float scale, bias;
 };
 
+// To the nearest whole number, ties to even; without a call, which base x86-64 takes for it.
+inline float rounded(float x) {
+  constexpr double kRound = 0x1.8p52;  // a sum with it has no fraction
+  return std::abs(x) < 0x1p23f ? static_cast<float>(x + kRound - kRound) : x;
+}
+
 // The end of larger magnitude is exact, and zero nearly so, because the scale divides that end.
 inline Quantizer quantizer_of(float lo, float hi, float top) {
   const bool is_low_end = std::abs(lo) > std::abs(hi);
   const float step = std::max((hi - lo) / top, kLeastStep);
   const float scale = is_low_end ? step : -step;
   const float end = is_low_end ? lo : hi;
-  const float end_code = std::nearbyint(end / scale);
+  const float end_code = rounded(end / scale);
   if (end_code == 0) return {scale, 0.f};
   return {end / end_code, end};
 }
@@ -129,43 +135,90 @@ using namespace affine;  // NOLINT: this file's own
 HWY_INLINE void quantize(
     const float* x, uint32_t count, const Quantizer& quantizer, float top, uint8_t* codes) {
   each_vector(count, [&](auto d, uint32_t i) HWY_ATTR {
-    const hn::Rebind<int32_t, decltype(d)> integers;
     const hn::Rebind<uint8_t, decltype(d)> bytes;
     const auto steps = hn::Div(hn::Sub(hn::LoadU(d, x + i), hn::Set(d, quantizer.bias)),
                                hn::Set(d, quantizer.scale));
-    const auto code = hn::Round(hn::Min(hn::Max(steps, hn::Zero(d)), hn::Set(d, top)));
-    hn::StoreU(hn::DemoteTo(bytes, hn::ConvertTo(integers, code)), bytes, codes + i);
+    const auto code = hn::NearestInt(hn::Min(hn::Max(steps, hn::Zero(d)), hn::Set(d, top)));
+    hn::StoreU(hn::DemoteTo(bytes, code), bytes, codes + i);
   });
+}
+
+struct Ends {
+  float lo = kInfinity, hi = -kInfinity;
+};
+
+// Of numbers of which some may lie outside; all of them brought `inside`, misfits counted. False:
+// one is not finite.
+bool bring_inside(
+    const float* x, uint32_t count, float limit, float* inside, Ends& ends, uint64_t& misfits) {
+  bool is_finite = true;
+  each_vector(count, [&](auto d, uint32_t i) HWY_ATTR {
+    const auto raw = hn::LoadU(d, x + i), most = hn::Set(d, limit);
+    const auto magnitude = hn::Abs(raw);
+    misfits += hn::Lanes(d) - hn::CountTrue(d, hn::Le(magnitude, most));
+    is_finite &= hn::AllTrue(d, hn::Lt(magnitude, hn::Set(d, kInfinity)));
+    const auto value = hn::Min(hn::Max(raw, hn::Neg(most)), most);
+    hn::StoreU(value, d, inside + i);
+    ends.lo = std::min(ends.lo, hn::GetLane(hn::MinOfLanes(d, value)));
+    ends.hi = std::max(ends.hi, hn::GetLane(hn::MaxOfLanes(d, value)));
+  });
+  return is_finite;
+}
+
+// False, and nothing known, unless the numbers are whole vectors and all inside.
+HWY_INLINE bool find_ends(const float* x, uint32_t count, float limit, Ends& ends) {
+  const hn::ScalableTag<float> d;
+  constexpr uint32_t kLanes = hn::MaxLanes(hn::ScalableTag<float>());
+  if (count % kLanes != 0) return false;
+  auto lo = hn::LoadU(d, x), hi = lo;
+  auto fits = hn::Le(hn::Abs(lo), hn::Set(d, limit));
+  for (uint32_t i = kLanes; i < count; i += kLanes) {
+    const auto value = hn::LoadU(d, x + i);
+    fits = hn::And(fits, hn::Le(hn::Abs(value), hn::Set(d, limit)));
+    lo = hn::Min(lo, value);
+    hi = hn::Max(hi, value);
+  }
+  if (!hn::AllTrue(d, fits)) return false;
+  ends = {hn::GetLane(hn::MinOfLanes(d, lo)), hn::GetLane(hn::MaxOfLanes(d, hi))};
+  return true;
+}
+
+HWY_INLINE void store_in_place(
+    const Shape& shape, const Quantizer& quantizer, const Records& out, uint32_t p, uint32_t g) {
+  if (shape.dtype != Dtype::F16) return store_quantizer(shape, quantizer, out, p, g);
+  const hn::FixedTag<float, 4> d;
+  const hn::Rebind<hwy::float16_t, decltype(d)> half;
+  hwy::float16_t halves[4];
+  const auto both = hn::InterleaveLower(hn::Set(d, quantizer.scale), hn::Set(d, quantizer.bias));
+  hn::StoreU(hn::DemoteTo(half, both), half, halves);
+  for (const Plane plane : {kScales, kBiases})
+    std::memcpy(out.at(plane, out.first + p) + g * out.planes[plane].word_stride,
+                halves + (plane - kScales), sizeof(halves[0]));
 }
 
 uint64_t encode(const Codec& codec, const float* x, const Records& out) {
   const Shape shape = shape_of(codec);
+  const float limit = limit_of(shape.dtype), top = shape.top();
   uint64_t misfits = 0;
-  for (uint32_t p = 0; p < out.count; ++p, x += shape.width) {
+  for (uint32_t p = 0; p < out.count; ++p) {
     uint8_t codes[kMaxWidth];
-    for (uint32_t g = 0; g < shape.groups; ++g) {
+    for (uint32_t g = 0; g < shape.groups; ++g, x += shape.group) {
       float inside[kMaxGroup];
-      float lo = kInfinity, hi = -kInfinity;
+      Ends ends;
+      const float* numbers = x;
       bool is_finite = true;
-      each_vector(shape.group, [&](auto d, uint32_t i) HWY_ATTR {
-        const auto raw = hn::LoadU(d, x + g * shape.group + i);
-        const auto limit = hn::Set(d, limit_of(shape.dtype));
-        const auto magnitude = hn::Abs(raw);
-        misfits += hn::Lanes(d) - hn::CountTrue(d, hn::Le(magnitude, limit));
-        is_finite &= hn::AllTrue(d, hn::Lt(magnitude, hn::Set(d, kInfinity)));
-        const auto value = hn::Min(hn::Max(raw, hn::Neg(limit)), limit);
-        hn::StoreU(value, d, inside + i);
-        lo = std::min(lo, hn::GetLane(hn::MinOfLanes(d, value)));
-        hi = std::max(hi, hn::GetLane(hn::MaxOfLanes(d, value)));
-      });
+      if (!find_ends(x, shape.group, limit, ends)) {
+        is_finite = bring_inside(x, shape.group, limit, inside, ends, misfits);
+        numbers = inside;
+      }
       Quantizer quantizer{kNan, kNan};
       if (is_finite) {
-        quantizer = quantizer_of(lo, hi, shape.top());
-        quantize(inside, shape.group, quantizer, shape.top(), codes + g * shape.group);
+        quantizer = quantizer_of(ends.lo, ends.hi, top);
+        quantize(numbers, shape.group, quantizer, top, codes + g * shape.group);
       } else {
         std::memset(codes + g * shape.group, 0, shape.group);
       }
-      store_quantizer(shape, quantizer, out, p, g);
+      store_in_place(shape, quantizer, out, p, g);
     }
     pack(shape, codes, out, p);
   }

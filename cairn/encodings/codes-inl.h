@@ -112,6 +112,27 @@ HWY_INLINE void unpack_record(const uint8_t* stream, uint32_t width, uint8_t* co
     unpack_bits<kBits>(stream, width, codes);
 }
 
+// Four rows of four words, turned: to[word * to_stride + row]. from_stride in bytes.
+HWY_INLINE void turn_tile(const std::byte* from,
+                          size_t from_stride,
+                          uint32_t* to,
+                          size_t to_stride) {
+  const hn::FixedTag<uint32_t, 4> d;
+  const hn::FixedTag<uint64_t, 2> pairs;
+  const auto row = [&](size_t i) HWY_ATTR {
+    return hn::LoadU(d, reinterpret_cast<const uint32_t*>(from + i * from_stride));
+  };
+  const auto row0 = row(0), row1 = row(1), row2 = row(2), row3 = row(3);
+  const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, row0, row1));
+  const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, row2, row3));
+  const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, row0, row1));
+  const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, row2, row3));
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23)), d, to);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23)), d, to + to_stride);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23)), d, to + 2 * to_stride);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), d, to + 3 * to_stride);
+}
+
 template <uint32_t kBits>
 void unpack_records(
     const Shape& shape, const Records& in, uint32_t p, uint32_t count, uint8_t* codes) {
@@ -129,6 +150,18 @@ void unpack_records(
     unpack_record<kBits>(reinterpret_cast<const uint8_t*>(in.at(kCodes, begin)), done * shape.width,
                          codes);
   }
+  // Words by position: four by four, as far as they go.
+  const uint32_t words = shape.record_words();
+  if (plane.position_stride == 4 && words % 4 == 0)
+    for (; done + 4 <= count; done += 4) {
+      alignas(64) uint32_t streams[kMaxWidth + 8];  // the four, and what is read beyond
+      for (uint32_t w = 0; w < words; w += 4)
+        turn_tile(in.at(kCodes, begin + done) + w * plane.word_stride, plane.word_stride,
+                  streams + w, words);
+      for (uint32_t i = 0; i < 4; ++i)
+        unpack_record<kBits>(reinterpret_cast<const uint8_t*>(streams + i * words), shape.width,
+                             codes + (done + i) * row_bytes(shape));
+    }
   for (; done < count; ++done) {
     uint8_t stream[kStreamBytes];
     gather(shape, in, p + done, stream);
@@ -397,24 +430,6 @@ void score_chunk(const Scored& scored, const Keys& keys, size_t rows, size_t cou
   }
 }
 
-// Four words of four positions, turned: to[word * kChunk + position].
-HWY_INLINE void turn_tile(const std::byte* from, size_t position_stride, uint32_t* to) {
-  const hn::FixedTag<uint32_t, 4> d;
-  const hn::FixedTag<uint64_t, 2> pairs;
-  const auto row = [&](size_t i) HWY_ATTR {
-    return hn::LoadU(d, reinterpret_cast<const uint32_t*>(from + i * position_stride));
-  };
-  const auto row0 = row(0), row1 = row(1), row2 = row(2), row3 = row(3);
-  const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, row0, row1));
-  const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, row2, row3));
-  const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, row0, row1));
-  const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, row2, row3));
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23)), d, to);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23)), d, to + kChunk);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23)), d, to + 2 * kChunk);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), d, to + 3 * kChunk);
-}
-
 // Positions [p, p + count) turned into [word][position], of bytes where codes cross words.
 void turn_codes(
     const Shape& shape, const Records& in, uint32_t p, uint32_t count, uint32_t* turned) {
@@ -434,7 +449,8 @@ void turn_codes(
   const uint32_t tiled = word_stride == 4 && words % kTile == 0 ? count / kTile * kTile : 0;
   for (uint32_t i = 0; i < tiled; i += kTile)
     for (uint32_t w = 0; w < words; w += kTile)
-      turn_tile(from + i * position_stride + w * 4, position_stride, turned + w * kChunk + i);
+      turn_tile(from + i * position_stride + w * 4, position_stride, turned + w * kChunk + i,
+                kChunk);
   for (uint32_t w = 0; w < words; ++w, turned += kChunk) {
     for (uint32_t i = tiled; i < count; ++i)
       std::memcpy(turned + i, from + i * position_stride + w * word_stride, 4);
