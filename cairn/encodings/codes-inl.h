@@ -259,6 +259,37 @@ void read_numbers(const Shape& shape,
   }
 }
 
+// The same of all groups: numbers[group * kChunk + position].
+HWY_INLINE void read_groups(const Shape& shape,
+                            const Records& in,
+                            Plane plane,
+                            uint32_t p,
+                            uint32_t count,
+                            float* numbers) {
+  constexpr uint32_t kTile = 4;
+  const PlaneRun& run = in.planes[plane];
+  const bool are_fine_by_records =
+      shape.dtype == Dtype::F32 && run.word_stride == sizeof(float) && shape.groups % kTile == 0;
+  if (!are_fine_by_records) {
+    for (uint32_t g = 0; g < shape.groups; ++g)
+      read_numbers(shape, in, plane, g, p, count, numbers + g * kChunk);
+    return;
+  }
+  const std::byte* from = in.at(plane, in.first + p);
+  if (run.next != nullptr)
+    for (uint32_t line = 0; line < count * run.position_stride; line += 64)
+      __builtin_prefetch(run.next + (in.first + p) * run.position_stride + line, 0, 2);
+  const uint32_t tiled = count / kTile * kTile;
+  for (uint32_t i = 0; i < tiled; i += kTile)
+    for (uint32_t g = 0; g < shape.groups; g += kTile)
+      turn_tile(from + i * run.position_stride + g * sizeof(float), run.position_stride,
+                reinterpret_cast<uint32_t*>(numbers + g * kChunk + i), kChunk);
+  for (uint32_t i = tiled; i < count; ++i)
+    for (uint32_t g = 0; g < shape.groups; ++g)
+      std::memcpy(numbers + g * kChunk + i, from + i * run.position_stride + g * sizeof(float),
+                  sizeof(float));
+}
+
 // A chunk of keys as [word][position], and its scales and biases as [group][position].
 struct Keys {
   const std::byte* words;
@@ -473,10 +504,8 @@ void score_codes(const Shape& shape,
   uint32_t turned[kMaxWidth / 4 * kChunk];
   for (uint32_t p = 0; p < in.count; p += kChunk) {
     const uint32_t count = std::min(kChunk, in.count - p);
-    for (uint32_t g = 0; g < shape.groups; ++g) {
-      read_numbers(shape, in, kScales, g, p, count, keys.scales + g * kChunk);
-      read_numbers(shape, in, kBiases, g, p, count, keys.biases + g * kChunk);
-    }
+    read_groups(shape, in, kScales, p, count, keys.scales);
+    read_groups(shape, in, kBiases, p, count, keys.biases);
     const uint64_t read = round_up(count, lanes);
     keys.count = read;
     if (shape.is_native() && plane.position_stride == 4 && in.first + p + read <= in.capacity) {
@@ -594,7 +623,8 @@ void add_codes(const Shape& shape,
                          shape.group % hn::Lanes(hn::ScalableTag<float>()) == 0;
   const bool is_direct = (shape.bits == 8 || is_packed) && plane.word_stride == 4;
   alignas(64) float numbers[kInPlace ? 1 : kChunk * kMaxGroup];
-  alignas(64) float scaled[kRowsAtOnce * kChunk], scales[kChunk], biases[kChunk];
+  alignas(64) float scaled[kRowsAtOnce * kChunk];
+  alignas(64) float all_scales[kMaxGroups * kChunk], all_biases[kMaxGroups * kChunk];
   uint8_t unpacked[kStreamBytes * kChunk];
   for (uint32_t p = 0; p < in.count; p += kChunk) {
     const uint32_t count = std::min(kChunk, in.count - p);
@@ -608,10 +638,12 @@ void add_codes(const Shape& shape,
       codes = reinterpret_cast<const std::byte*>(unpacked);
       code_stride = row_bytes(shape);
     }
+    read_groups(shape, in, kScales, p, count, all_scales);
+    if constexpr (kHasBiases) read_groups(shape, in, kBiases, p, count, all_biases);
     for (uint32_t g = 0; g < shape.groups; ++g) {
       const uint32_t column = g * shape.group;
-      read_numbers(shape, in, kScales, g, p, count, scales);
-      if constexpr (kHasBiases) read_numbers(shape, in, kBiases, g, p, count, biases);
+      const float* scales = all_scales + g * kChunk;
+      [[maybe_unused]] const float* biases = all_biases + g * kChunk;
       if constexpr (!kInPlace)
         for (uint32_t k = 0; !is_packed && k < count; ++k)
           each_vector(shape.group, [&](auto d, uint32_t i) HWY_ATTR {

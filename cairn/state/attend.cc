@@ -458,12 +458,16 @@ class Worker {
     for (size_t i = 0; i < place.planes.size(); ++i) {
       const PlanePlace& plane = place.planes[i];
       records.planes[i] = {to, plane.record_bytes, plane.word_bytes};
+      // What a record has in lines of memory: words that lie apart have one each.
+      const bool is_dense = plane.word_stride == plane.word_bytes;
+      const uint64_t part_stride = is_dense ? kLine : plane.word_stride;
+      const uint64_t parts = ceil_div(plane.record_bytes, is_dense ? kLine : plane.word_bytes);
       for (size_t at = 0; at < chosen.size(); ++at) {
         if (const size_t next = at + kAhead; next < chosen.size()) {
           const std::byte* record = page_of(chosen[next]) + plane.offset + head * plane.head_bytes +
                                     chosen[next] % page_positions * plane.position_stride;
-          for (uint32_t byte = 0; byte < plane.record_bytes; byte += kLine)
-            __builtin_prefetch(record + byte);
+          for (uint64_t part = 0; part < parts; ++part)
+            __builtin_prefetch(record + part * part_stride);
         }
         copy_out(plane, head, page_of(chosen[at]),
                  static_cast<uint32_t>(chosen[at] % page_positions), 1,

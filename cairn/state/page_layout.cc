@@ -11,8 +11,11 @@ namespace {
 
 constexpr uint64_t kPlaneAlignment = 64;
 
+// A vector that serves all heads meets so many rows that turning it costs them little, and where
+// positions are chosen its record is then found in one place.
 bool lies_by_words(const Family& family, const PlaneGeometry& plane) {
   if (plane.record_bytes == plane.word_bytes) return false;  // both orders are one
+  if (family.serves_all_heads && !family.is_index) return false;
   const bool is_only_scored = family.is_scored && !family.is_accumulated;
   return plane.order == PlaneOrder::Words ||
          (plane.order == PlaneOrder::WordsIfScored && is_only_scored);
