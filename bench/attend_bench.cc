@@ -65,10 +65,14 @@ Row decode_row(const Shape& shape,
   }
   std::string id =
       fmt::format("attend_decode_{}_g{}_d{}", shape.scheme, shape.group, shape.head_dim);
-  if (shape.page_positions != 64) id += fmt::format("_pages_of_{}", shape.page_positions);
+  std::string pages;
+  if (shape.page_positions != 64) {
+    id += fmt::format("_pages_of_{}", shape.page_positions);
+    pages = fmt::format(", pages of {}", shape.page_positions);
+  }
   return make_row(id,
-                  fmt::format("decode at {}: {}, {} queries per key head, dim {}: limit / time",
-                              shape.positions, shape.scheme, shape.group, shape.head_dim),
+                  fmt::format("decode at {}: {}, {} queries per key head, dim {}{}: limit / time",
+                              shape.positions, shape.scheme, shape.group, shape.head_dim, pages),
                   ratios, goal_of(shape),
                   {{"gb_per_s", state.bytes() / median(times) * 1e-9},
                    {"read_gb_per_s", median(reads) * 1e-9},

@@ -83,8 +83,9 @@ Row lookup_row(std::string_view scheme, const Program& program) {
   const auto count = [](uint64_t number) { return static_cast<double>(number); };
   return make_row(
       fmt::format("speculate/lookup/{}", scheme),
-      "tokens per second with drafts looked up over those without, at 4,000 positions of a text "
-      "that repeats itself",
+      fmt::format("{}: tokens per second with drafts looked up over those without, at 4,000 "
+                  "positions of a text that repeats itself",
+                  scheme),
       ratios, at_least(1.3, 1),
       {{"ms", 1e3 / median(rates)},
        {"tokens_per_s", median(rates)},
