@@ -92,7 +92,7 @@ CAIRN_PAIRS_ATTR double multiply_pairs(size_t rounds, float* result) {
     HWY_UNROLL(4)
     for (size_t step = 0; step < kSteps; ++step) {
       HWY_UNROLL(6)
-      for (size_t k = 0; k < kSums; ++k) add_pairs(d, x, factors[k], step, sums[k]);
+      for (size_t k = 0; k < kSums; ++k) add_pairs<kSums>(d, x, factors[k], step, sums[k]);
       x = hn::Add(x, factors[0]);
     }
   }

@@ -379,7 +379,7 @@ HWY_NOINLINE CAIRN_PAIRS_ATTR void score_tile(
           const H factors = hn::BitCast(halves, hn::Set(integers, numbers));
           HWY_UNROLL(8)
           for (size_t v = 0; v < kVectors; ++v)
-            add_pairs(integers, two[v], factors, pair, sums[r][v]);
+            add_pairs<kRows * kVectors>(integers, two[v], factors, pair, sums[r][v]);
         }
       }
       word += keys.word_stride;
@@ -422,6 +422,9 @@ template <uint32_t kBits, bool kOffsets, size_t kRows>
 void score_rows(const Scored& scored, const Keys& keys, Lines next, size_t row, size_t count) {
   constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<float>());
   size_t from = 0;
+  if constexpr (HWY_TARGET != HWY_AVX2)
+    for (; from + 3 * kLanes < count; from += 4 * kLanes)
+      score_tile<kBits, kOffsets, kRows, 4>(scored, keys, next, row, from, count);
   for (; from + kLanes < count; from += 2 * kLanes)
     score_tile<kBits, kOffsets, kRows, 2>(scored, keys, next, row, from, count);
   if (from < count) score_tile<kBits, kOffsets, kRows, 1>(scored, keys, next, row, from, count);

@@ -30,12 +30,14 @@ struct PairSum {
   Z a, b;
 };
 
-// sum += x * y, with as many 16-bit lanes as `d` has twice. `step` counts the calls for a sum.
-template <class D, class H, class Z>
+// sum += x * y, with as many 16-bit lanes as `d` has twice. `step` counts the calls for a sum, of
+// which `kSums` take turns.
+template <size_t kSums, class D, class H, class Z>
 HWY_INLINE CAIRN_PAIRS_ATTR void add_pairs(D d, H x, H y, size_t step, PairSum<Z>& sum) {
 #if HWY_TARGET == HWY_AVX3_DL
   (void)d;
-  Z& chain = step % 2 == 0 ? sum.a : sum.b;
+  constexpr size_t kChains = kSums < 10 ? 2 : 1;  // five cycles' latency, two a cycle
+  Z& chain = step % kChains == 0 ? sum.a : sum.b;
   chain.raw = _mm512_dpwssd_epi32(chain.raw, x.raw, y.raw);
 #else
   (void)step;
