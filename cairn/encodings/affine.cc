@@ -12,6 +12,7 @@
 // A group with a NaN or an infinity reads as NaN, and no other group notices. Finite numbers beyond
 // the range of the scales' dtype saturate. Both are counted.
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -247,6 +248,34 @@ void decode(const Codec& codec, const Records& in, float* x) {
   }
 }
 
+// NaN where one of them is.
+HWY_INLINE float largest_magnitude(const float* x, uint32_t count) {
+  const hn::CappedTag<float, 8> d;
+  const hn::RebindToSigned<decltype(d)> integers;
+  constexpr uint32_t kLanes = hn::MaxLanes(hn::CappedTag<float, 8>());
+  auto largest = hn::Zero(integers);  // bits of magnitudes are in the order of the magnitudes
+  for (uint32_t i = 0; i < count; i += kLanes)
+    largest = hn::Max(largest, hn::BitCast(integers, hn::Abs(hn::LoadU(d, x + i))));
+  return std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(integers, largest)));
+}
+
+// The sum of the integers.
+HWY_INLINE int32_t round_query(const float* x, uint32_t count, float inverse, int16_t* rounded) {
+  const hn::CappedTag<float, 8> d;
+  const hn::RebindToSigned<decltype(d)> integers;
+  const hn::Rebind<int16_t, decltype(d)> halves;
+  constexpr uint32_t kLanes = hn::MaxLanes(hn::CappedTag<float, 8>());
+  const auto most = hn::Set(d, kLargestQuery);
+  auto sum = hn::Zero(integers);
+  for (uint32_t i = 0; i < count; i += kLanes) {
+    const auto number = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse));
+    const auto whole = hn::NearestInt(hn::Min(hn::Max(number, hn::Neg(most)), most));
+    hn::StoreU(hn::DemoteTo(halves, whole), halves, rounded + i);
+    sum = hn::Add(sum, whole);
+  }
+  return hn::GetLane(hn::SumOfLanes(integers, sum));
+}
+
 void prepare(const Codec& codec, const float* query, std::byte* prepared) {
   const Shape shape = shape_of(codec);
   auto* steps = reinterpret_cast<float*>(prepared);
@@ -255,13 +284,8 @@ void prepare(const Codec& codec, const float* query, std::byte* prepared) {
   const uint32_t group_numbers = shape.group_words() * shape.codes_in_word();
   for (uint32_t g = 0; g < shape.groups; ++g, numbers += group_numbers) {
     const float* x = query + g * shape.group;
-    float largest = 0;
-    bool is_finite = true;
-    each_vector(shape.group, [&](auto d, uint32_t i) HWY_ATTR {
-      const auto magnitude = hn::Abs(hn::LoadU(d, x + i));
-      is_finite &= hn::AllTrue(d, hn::Lt(magnitude, hn::Set(d, kInfinity)));
-      largest = std::max(largest, hn::GetLane(hn::MaxOfLanes(d, magnitude)));
-    });
+    const float largest = largest_magnitude(x, shape.group);
+    const bool is_finite = largest < kInfinity;  // not of NaN
     if (!is_finite) {
       steps[g] = sums[g] = kNan;
       std::memset(numbers, 0, group_numbers * sizeof(int16_t));
@@ -270,17 +294,7 @@ void prepare(const Codec& codec, const float* query, std::byte* prepared) {
     float inverse = kLargestQuery / largest;
     if (!(inverse < kInfinity)) inverse = 0;
     int16_t rounded[kMaxGroup] = {};
-    int32_t sum = 0;
-    each_vector(shape.group, [&](auto d, uint32_t i) HWY_ATTR {
-      const hn::Rebind<int32_t, decltype(d)> integers;
-      const auto most = hn::Set(d, kLargestQuery);
-      const auto number = hn::Round(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)));
-      const auto clamped = hn::Min(hn::Max(number, hn::Neg(most)), most);
-      const auto whole = hn::ConvertTo(integers, clamped);
-      const hn::Rebind<int16_t, decltype(d)> halves;
-      hn::StoreU(hn::DemoteTo(halves, whole), halves, rounded + i);
-      sum += hn::GetLane(hn::SumOfLanes(integers, whole));
-    });
+    const int32_t sum = round_query(x, shape.group, inverse, rounded);
     shape.arrange(rounded, numbers);
     steps[g] = largest / kLargestQuery;
     sums[g] = steps[g] * static_cast<float>(sum);
