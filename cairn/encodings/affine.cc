@@ -30,6 +30,7 @@
 #include "hwy/highway.h"
 
 // After highway.h, which opens the target.
+#include "cairn/encodings/code_scores-inl.h"
 #include "cairn/encodings/codes-inl.h"
 
 // What the scalar definition and every target share.

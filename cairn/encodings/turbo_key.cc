@@ -24,6 +24,7 @@
 #include "hwy/highway.h"
 
 // After highway.h, which opens the target.
+#include "cairn/encodings/code_scores-inl.h"
 #include "cairn/encodings/turbo_codes-inl.h"
 
 // What the definition and every target share.
