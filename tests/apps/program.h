@@ -79,12 +79,16 @@ class Process {
   std::string output() const { return read_file(folder_ / "out"); }
   void send(int signal) const { kill(pid_, signal); }
 
+  bool has_ended() const {
+    siginfo_t ended{};
+    return waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           ended.si_pid == pid_;
+  }
+
   // False when it ended without.
   bool wait_for_output() const {
-    for (siginfo_t ended{}; output().empty();) {
-      if (waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-          ended.si_pid == pid_)
-        return !output().empty();
+    while (output().empty()) {
+      if (has_ended()) return !output().empty();
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
     return true;
@@ -133,10 +137,16 @@ inline Ran run_cairn(const std::vector<std::string>& arguments, const std::strin
   return Process(arguments, input).wait();
 }
 
-// Until a run has written a checkpoint of each of `answers` that are being made.
-inline void wait_for_unfinished_answers(const std::string& store, int answers = 1) {
-  while (run_cairn({"store", "stat", store, "--json"}).json()["unfinished_answers"] < answers)
+// Until a run has written a checkpoint of each of `answers` that it makes. False when it ended
+// first.
+inline bool wait_for_unfinished_answers(const Process& process,
+                                        const std::string& store,
+                                        int answers = 1) {
+  while (run_cairn({"store", "stat", store, "--json"}).json()["unfinished_answers"] < answers) {
+    if (process.has_ended()) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
 }
 
 }  // namespace cairn::testing

@@ -377,7 +377,7 @@ TEST_F(StoreFolder, RebuildRefusesAStoreInUse) {
   answer_json(letters(100, 'A'));
   Process chat({"run", model(), "--chat", "-n", "3000", "--store", folder()}, "hello\n");
   ASSERT_TRUE(chat.wait_for_output());
-  wait_for_unfinished_answers(folder());
+  ASSERT_TRUE(wait_for_unfinished_answers(chat, folder()));
   expect_error(store("rebuild"), 2, "in use");
   EXPECT_GT(store_json("stat")["records"], 0);
 }
@@ -546,7 +546,7 @@ TEST_F(StoreFolder, InterruptedItGoesOnWithTheSameWords) {
       more.insert(more.end(), sampling.begin(), sampling.end());
       Process process(with_store(text, more));
       ASSERT_TRUE(process.wait_for_output());
-      wait_for_unfinished_answers(folder());
+      ASSERT_TRUE(wait_for_unfinished_answers(process, folder()));
       EXPECT_EQ(store_json("ls")[0]["kind"], "unfinished answer");
       process.send(signal);
       const Ran ran = process.wait();
@@ -569,7 +569,7 @@ TEST_F(StoreFolder, AnotherRequestDoesNotGoOnWithAnInterruptedAnswer) {
   const std::string text = letters(100, 'A');
   Process process(with_store(text, {"-n", "3000"}));
   ASSERT_TRUE(process.wait_for_output());
-  wait_for_unfinished_answers(folder());
+  ASSERT_TRUE(wait_for_unfinished_answers(process, folder()));
   process.send(SIGKILL);
   ASSERT_EQ(process.wait().code, -SIGKILL);
   for (const Words& other : {Words{"-n", "50"}, Words{"-n", "50", "--temp", "1", "--seed", "5"}}) {

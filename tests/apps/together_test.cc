@@ -121,7 +121,8 @@ TEST_F(TogetherRun, InterruptedTheyAllGoOnWithTheSameWords) {
   {
     Process killed(command(store));
     ASSERT_TRUE(killed.wait_for_output());
-    wait_for_unfinished_answers(folder_ / "cache", static_cast<int>(texts_.size()));
+    ASSERT_TRUE(
+        wait_for_unfinished_answers(killed, folder_ / "cache", static_cast<int>(texts_.size())));
     killed.send(SIGINT);
     EXPECT_EQ(killed.wait().code, 130);
   }
