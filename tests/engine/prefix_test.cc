@@ -284,30 +284,44 @@ TEST(Prefixes, GiveTheirPagesBackBeforeAPlanFails) {
   EXPECT_EQ(must(store->use()).records + verdict.missing, records);
 }
 
+// A model of which every record is needed for the whole prompt, and one of which those that the
+// window has left behind are not.
 TEST(Prefixes, WhatIsDamagedOnDiskOnlyShortensReuse) {
-  const ScratchFolder folder;
-  Random random(13);
-  const Setting setting = setting_of("window_sinks");
-  const Tokens tokens = random_tokens(random, 150);
-  {
+  for (const bool is_all_damaged : {false, true}) {
+    SCOPED_TRACE(is_all_damaged);
+    const ScratchFolder folder;
+    Random random(13);
+    const Setting setting = setting_of(is_all_damaged ? "window_sinks" : "attention");
+    const Tokens tokens = random_tokens(random, 150);
+    {
+      const auto store = must(Store::open(folder / "store"));
+      Host host(setting, store.get());
+      host.tell(tokens);
+      ASSERT_TRUE(host.tiers().flush().is_durable);
+    }
+    for (const auto& file : std::filesystem::directory_iterator(folder / "store" + "/segments")) {
+      std::string bytes(std::filesystem::file_size(file.path()), '\0');
+      std::ifstream(file.path(), std::ios::binary).read(bytes.data(), std::ssize(bytes));
+      if (is_all_damaged) {
+        for (size_t block = 0; block < bytes.size(); block += kDirectAlignment) bytes[block] ^= 4;
+      } else {
+        bytes[bytes.size() / 2] ^= 4;
+      }
+      std::ofstream(file.path(), std::ios::binary).write(bytes.data(), std::ssize(bytes));
+    }
     const auto store = must(Store::open(folder / "store"));
     Host host(setting, store.get());
-    host.tell(tokens);
-    ASSERT_TRUE(host.tiers().flush().is_durable);
+    Found found = host.tell(joined(tokens, {1}));
+    if (is_all_damaged) {
+      EXPECT_EQ(found.length, 0u);
+      EXPECT_GE(must(store->use()).set_aside, 1u);
+    } else {
+      EXPECT_LT(found.length, 150u);
+      EXPECT_EQ(must(store->use()).set_aside, 1u);
+    }
+    EXPECT_EQ(host.wrong(found.seq, joined(tokens, {1})), std::nullopt);
+    EXPECT_TRUE(host.tiers().take_problem().has_value());
   }
-  for (const auto& file : std::filesystem::directory_iterator(folder / "store" + "/segments")) {
-    std::string bytes(std::filesystem::file_size(file.path()), '\0');
-    std::ifstream(file.path(), std::ios::binary).read(bytes.data(), std::ssize(bytes));
-    bytes[bytes.size() / 2] ^= 4;
-    std::ofstream(file.path(), std::ios::binary).write(bytes.data(), std::ssize(bytes));
-  }
-  const auto store = must(Store::open(folder / "store"));
-  Host host(setting, store.get());
-  Found found = host.tell(joined(tokens, {1}));
-  EXPECT_LT(found.length, 150u);
-  EXPECT_EQ(host.wrong(found.seq, joined(tokens, {1})), std::nullopt);
-  EXPECT_TRUE(host.tiers().take_problem().has_value());
-  EXPECT_EQ(must(store->use()).set_aside, 1u);
 }
 
 // Where a name is right and the tokens are not (a hash that collides, a row that lies), nothing is
