@@ -153,9 +153,8 @@ void drop_from_page_cache(const std::vector<std::string>& paths) {
   }
 }
 
-// Seconds to read the files by direct reads of `block` bytes: into one buffer per thread, which the
-// caches may hold, or each block into memory of its own, which `keeps` has and a restore needs.
-double read_raw(const std::vector<std::string>& paths, uint64_t block, std::span<std::byte> keeps) {
+// Seconds to read the files by direct reads of `block` bytes.
+double read_raw(const std::vector<std::string>& paths, uint64_t block) {
   return seconds_of([&] {
     for (const std::string& path : paths) {
       const auto file = must(posix_fs().open_read(path, Access::direct));
@@ -166,14 +165,9 @@ double read_raw(const std::vector<std::string>& paths, uint64_t block, std::span
         readers.emplace_back([&] {
           AlignedBuffer buffer;
           const auto bytes = must(buffer.reserve(block));
-          for (uint64_t at = next++; at < blocks; at = next++) {
-            const bool is_kept = (at + 1) * block <= keeps.size();
-            (void)must(file->read_at(
-                at * block, is_kept ? keeps.subspan(at * block, block) : bytes.first(block)));
-          }
+          for (uint64_t at = next++; at < blocks; at = next++)
+            (void)must(file->read_at(at * block, bytes.first(block)));
         });
-      readers.clear();  // joined
-      keeps = keeps.subspan(std::min<uint64_t>(blocks * block, keeps.size()));
     }
   });
 }
@@ -227,11 +221,9 @@ Row make_row(std::string id,
 // Both directions of one conversation of 277 MB.
 std::vector<Row> transfer_rows(const Options& options) {
   std::vector<double> writes, reads, fresh_reads, write_rates, read_rates, raw_writes, raw_reads;
-  std::vector<double> kept_reads, raw_kept_reads;
   double bytes = 0;
-  AlignedBuffer raw_buffer, kept_buffer;
+  AlignedBuffer raw_buffer;
   std::span<const std::byte> data;
-  std::span<std::byte> kept;  // touched, as a process has memory that has served others
   for (int pair = 0; pair < options.pairs; ++pair) {
     const std::string folder = fmt::format("{}/transfer{}", options.folder, pair);
     const std::vector<int32_t> tokens = random_tokens(kPositions + 1);
@@ -257,19 +249,13 @@ std::vector<Row> transfer_rows(const Options& options) {
       raw_writes.push_back(bytes / raw);
     }
     const std::vector<std::string> segments = segments_of(folder);
-    double file_bytes = 0;
-    for (const std::string& path : segments) file_bytes += static_cast<double>(fs::file_size(path));
-    if (kept.empty()) {
-      kept = must(kept_buffer.reserve(static_cast<uint64_t>(file_bytes)));
-      std::ranges::fill(kept, std::byte{1});
-    }
-    double raw = 1e9, raw_kept = 1e9;
+    double raw = 1e9;
     for (const uint64_t block : {uint64_t{1} << 20, uint64_t{4} << 20}) {
       drop_from_page_cache(segments);
-      raw = std::min(raw, read_raw(segments, block, {}));
-      drop_from_page_cache(segments);
-      raw_kept = std::min(raw_kept, read_raw(segments, block, kept));
+      raw = std::min(raw, read_raw(segments, block));
     }
+    double file_bytes = 0;
+    for (const std::string& path : segments) file_bytes += static_cast<double>(fs::file_size(path));
     const auto restore = [&](bool is_fresh) {
       const auto store = open(folder);
       Host host(store.get());
@@ -284,13 +270,11 @@ std::vector<Row> transfer_rows(const Options& options) {
       }
       return bytes / seconds;
     };
-    const double raw_rate = file_bytes / raw, raw_kept_rate = file_bytes / raw_kept;
+    const double raw_rate = file_bytes / raw;
     read_rates.push_back(restore(false));
     reads.push_back(read_rates.back() / raw_rate);
-    kept_reads.push_back(read_rates.back() / raw_kept_rate);
     fresh_reads.push_back(restore(true) / raw_rate);
-    raw_reads.push_back(raw_rate);
-    raw_kept_reads.push_back(raw_kept_rate);
+    raw_reads.push_back(file_bytes / raw);
     fs::remove_all(folder);
   }
   return {
@@ -301,10 +285,6 @@ std::vector<Row> transfer_rows(const Options& options) {
                 {"raw_gb_per_s", median(raw_reads) / 1e9},
                 {"ratio_to_fresh_memory", median(fresh_reads)},
                 {"threads", kThreads}}),
-      make_row(
-          "store/restore_kept", "restoring over raw reads that keep what they read", kept_reads,
-          "higher", 0.90, 0.75,
-          {{"gb_per_s", median(read_rates) / 1e9}, {"raw_gb_per_s", median(raw_kept_reads) / 1e9}}),
       make_row("store/write_behind", "publishing until it is durable over raw writes", writes,
                "higher", 0.85, 0.65,
                {{"bytes", bytes},

@@ -33,9 +33,6 @@ class File {
   virtual Result<uint64_t> size() = 0;
   // Fills `out` from `offset`; returns the bytes read, fewer than asked only at the file's end.
   virtual Result<size_t> read_at(uint64_t offset, std::span<std::byte> out) = 0;
-  // The same for bytes that go to several places, one after the other.
-  virtual Result<size_t> read_parts_at(uint64_t offset,
-                                       std::span<const std::span<std::byte>> parts);
   virtual Result<void> write_at(uint64_t offset,
                                 std::span<const std::byte> bytes) = 0;  // all or an error; extends
   virtual Result<void> sync() = 0;  // contents and length survive a power cut once it returns

@@ -16,13 +16,11 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <climits>
 #include <cstdio>
 #include <optional>
 #include <system_error>
@@ -141,27 +139,6 @@ class PosixFile final : public File {
       if (got == 0 || (is_direct_ && got % kDirectAlignment != 0)) break;
     }
     return done;
-  }
-
-  // One call to the system where it reads everything; read_at() knows what to do with the rest.
-  Result<size_t> read_parts_at(uint64_t offset,
-                               std::span<const std::span<std::byte>> parts) override {
-    size_t bytes = 0;
-    std::vector<iovec> places;
-    for (const std::span<std::byte> part : parts) {
-      if (is_direct_ && !is_aligned(offset + bytes, part))
-        return File::read_parts_at(offset, parts);
-      places.push_back({part.data(), part.size()});
-      bytes += part.size();
-    }
-    if (!is_direct_ || places.size() > IOV_MAX || is_cached(fd_, offset, bytes))
-      return File::read_parts_at(offset, parts);
-    const ssize_t got = uninterrupted([&] {
-      return ::preadv(direct_.get(), places.data(), static_cast<int>(places.size()),
-                      static_cast<off_t>(offset));
-    });
-    if (got != static_cast<ssize_t>(bytes)) return File::read_parts_at(offset, parts);
-    return bytes;
   }
 
   Result<void> write_at(uint64_t offset, std::span<const std::byte> bytes) override {

@@ -1,9 +1,13 @@
 #include "cairn/memory/memory.h"
 
 #include <sys/mman.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #include <algorithm>
 #include <cassert>
+#include <cstring>
 
 #include "cairn/core/bytes.h"
 
@@ -153,6 +157,18 @@ void prefault(std::span<std::byte> bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(bytes.data()) / kSystemPage * kSystemPage;
   const auto end = round_up(reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size(), kSystemPage);
   ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);  // a wish, too
+}
+
+void fill(std::byte* page, std::span<const std::byte> from) {
+#ifdef __SSE2__
+  for (; from.size() >= sizeof(__m128i); from = from.subspan(sizeof(__m128i))) {
+    const auto* source = reinterpret_cast<const __m128i*>(from.data());
+    _mm_stream_si128(reinterpret_cast<__m128i*>(page), _mm_loadu_si128(source));
+    page += sizeof(__m128i);
+  }
+  _mm_sfence();  // whoever sees what this thread writes next sees these bytes too
+#endif
+  std::memcpy(page, from.data(), from.size());
 }
 
 Memory::Memory(MemoryOptions options) : options_(options) {}

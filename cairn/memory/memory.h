@@ -104,6 +104,10 @@ class PagePool {
 // byte and no count; does nothing where the system cannot.
 void prefault(std::span<std::byte> bytes);
 
+// `from` to the start of a page, past the caches: a page is not read again soon, and a store that
+// goes through them reads its lines first.
+void fill(std::byte* page, std::span<const std::byte> from);
+
 struct MemoryOptions {
   uint64_t max_bytes = uint64_t{1} << 40;  // of committed pages; default: all the machine has
 };

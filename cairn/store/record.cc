@@ -114,23 +114,15 @@ std::optional<RecordHeader> parse_header(std::span<const std::byte> bytes, const
 std::optional<std::string> damage_of(std::span<const std::byte> stored,
                                      const RecordInfo& info,
                                      const Place& place) {
-  const size_t header = std::min(header_bytes(info), stored.size());
-  return damage_of(stored.first(header), stored.subspan(header), info, place);
-}
-
-std::optional<std::string> damage_of(std::span<const std::byte> header,
-                                     std::span<const std::byte> payload,
-                                     const RecordInfo& info,
-                                     const Place& place) {
-  if (header.size() + payload.size() < stored_bytes(info))
-    return fmt::format("{} bytes are there, expected {}", header.size() + payload.size(),
-                       stored_bytes(info));
+  if (stored.size() < stored_bytes(info))
+    return fmt::format("{} bytes are there, expected {}", stored.size(), stored_bytes(info));
   uint64_t payload_checksum;
-  std::memcpy(&payload_checksum, header.data() + kChecksumAt, sizeof(payload_checksum));
+  std::memcpy(&payload_checksum, stored.data() + kChecksumAt, sizeof(payload_checksum));
   std::vector<std::byte> expected(header_bytes(info));
   put_header(info, place, payload_checksum, expected);
-  if (!std::ranges::equal(expected, header)) return "its header is not what the index says";
-  payload = payload.first(stored_bytes(info) - header.size());
+  if (!std::ranges::equal(expected, stored.first(expected.size())))
+    return "its header is not what the index says";
+  const std::span payload = stored.first(stored_bytes(info)).subspan(expected.size());
   if (const uint64_t found = xxh3(payload); found != payload_checksum)
     return fmt::format("payload with checksum {}, expected {}", hex(found), hex(payload_checksum));
   return std::nullopt;

@@ -64,11 +64,6 @@ std::optional<RecordHeader> parse_header(std::span<const std::byte> bytes, const
 std::optional<std::string> damage_of(std::span<const std::byte> stored,
                                      const RecordInfo& info,
                                      const Place& place);
-// The same where the payload, with its zeros, lies elsewhere than the header.
-std::optional<std::string> damage_of(std::span<const std::byte> header,
-                                     std::span<const std::byte> payload,
-                                     const RecordInfo& info,
-                                     const Place& place);
 
 }  // namespace cairn
 

@@ -175,14 +175,6 @@ Result<std::span<const std::byte>> SegmentReaders::read(const Place& place,
   return read;
 }
 
-Result<uint64_t> SegmentReaders::read(const Place& place,
-                                      std::span<const std::span<std::byte>> parts) {
-  std::unique_ptr<File> file = CAIRN_TRY(take(place.segment));
-  const auto read = file->read_parts_at(place.offset, parts);
-  give(place.segment, std::move(file));
-  return read;
-}
-
 Result<std::unique_ptr<File>> SegmentReaders::take(uint64_t segment) {
   {
     const std::lock_guard lock(mutex_);

@@ -80,8 +80,6 @@ class SegmentReaders {
   Result<std::span<const std::byte>> read(const Place& place,
                                           uint64_t bytes,
                                           AlignedBuffer& buffer);
-  // The same into places of the caller's own: the bytes that were there.
-  Result<uint64_t> read(const Place& place, std::span<const std::span<std::byte>> parts);
   void forget_removed();  // an open file keeps its bytes on the disk
 
  private:

@@ -142,27 +142,6 @@ Result<std::span<const std::byte>> Store::read(const StoredRecord& record, Align
   return state_->read(CAIRN_TRY(state_->row_of(record)), buffer);
 }
 
-Result<void> Store::read_into(const StoredRecord& record,
-                              std::span<std::byte> out,
-                              AlignedBuffer& buffer) {
-  const IndexedRecord row = CAIRN_TRY(state_->row_of(record));
-  const RecordInfo& info = row.record.info;
-  const uint64_t payload_bytes = stored_bytes(info) - header_bytes(info);
-  CAIRN_CHECK(out.size() >= payload_bytes &&
-                  reinterpret_cast<uintptr_t>(out.data()) % kDirectAlignment == 0,
-              "{}: {} bytes for a payload of {}, expected as many at an address of 4 KiB",
-              state_->folder, out.size(), payload_bytes);
-  const std::span<std::byte> header_room = CAIRN_TRY(buffer.reserve(header_bytes(info)));
-  const std::array parts{header_room.first(header_bytes(info)), out.first(payload_bytes)};
-  const auto got = state_->readers.read(row.place, parts);
-  if (!got) return state_->refuse(row, got.error());
-  const uint64_t header = std::min<uint64_t>(*got, parts[0].size());
-  const auto damage =
-      damage_of(parts[0].first(header), parts[1].first(*got - header), info, row.place);
-  if (damage) return state_->set_aside(row, *damage);
-  return {};
-}
-
 Result<IndexedRecord> Store::State::row_of(const StoredRecord& record) {
   auto row = CAIRN_TRY(index->find_row(record.row));
   if (!row || row->record.info != record.info)

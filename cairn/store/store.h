@@ -134,11 +134,6 @@ class Store {
   // that is used again. NotFound: the row vanished (a miss). Corrupt: the bytes are wrong, and the
   // row has been set aside.
   Result<std::span<const std::byte>> read(const StoredRecord& record, AlignedBuffer& buffer);
-  // The same, the payload straight to its place: `out` has room for it in whole 4 KiB, at an
-  // address of 4 KiB, and holds anything after an error.
-  Result<void> read_into(const StoredRecord& record,
-                         std::span<std::byte> out,
-                         AlignedBuffer& buffer);
 
   // Writes records one after the other, syncs them, and inserts their rows in one transaction:
   // afterwards all are found (those that were there already count as written, and nothing is

@@ -73,29 +73,6 @@ TEST(PosixFs, DirectReadsEndAtAnUnalignedEnd) {
   std::free(raw);
 }
 
-TEST(PosixFs, PartsAreReadOneAfterTheOther) {
-  const ScratchFolder folder;
-  std::string text(3 * kDirectAlignment + 17, 'x');
-  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 31 + i / 4096);
-  write_file(folder / "a", text);
-  AlignedBuffer first, second;
-  for (const Access access : {Access::direct, Access::buffered}) {
-    auto file = posix_fs().open_read(folder / "a", access).value();
-    for (uint64_t offset :
-         {uint64_t{0}, kDirectAlignment, 3 * kDirectAlignment, uint64_t{1} << 20}) {
-      const std::array parts{first.reserve(kDirectAlignment).value(),
-                             second.reserve(2 * kDirectAlignment).value()};
-      const std::string_view expected =
-          std::string_view(text).substr(std::min(offset, text.size())).substr(0, 3 * 4096);
-      ASSERT_EQ(file->read_parts_at(offset, parts).value(), expected.size()) << offset;
-      const size_t of_first = std::min(expected.size(), parts[0].size());
-      EXPECT_EQ(std::memcmp(parts[0].data(), expected.data(), of_first), 0);
-      EXPECT_EQ(
-          std::memcmp(parts[1].data(), expected.data() + of_first, expected.size() - of_first), 0);
-    }
-  }
-}
-
 TEST(PosixFs, DirectWritesReadBackLikeOthers) {
   const ScratchFolder folder;
   auto file = posix_fs().create(folder / "a", Access::direct).value();
