@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <openssl/evp.h>
 #include <xxhash.h>
+#ifdef __x86_64__
+#include <xxh_x86dispatch.h>  // the widest vectors that the processor has, not the compiler's
+#endif
 
 #include "cairn/core/error.h"
 
