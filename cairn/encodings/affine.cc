@@ -55,7 +55,15 @@ inline Shape shape_of(const Params& params, uint32_t width) {
           .width = width,
           .dtype = static_cast<Dtype>(params.values[2])};
 }
-inline Shape shape_of(const Codec& codec) { return shape_of(codec.params, codec.width); }
+inline Shape shape_of(const Codec& codec) {
+  const auto [bits, group, dtype, is_dtype_named] = codec.params.values;
+  const uint32_t scale_bytes = codec.geometry.planes[kScales].record_bytes;
+  return {.bits = static_cast<uint32_t>(bits),
+          .group = std::min(static_cast<uint32_t>(group), codec.width),
+          .groups = static_cast<Dtype>(dtype) == Dtype::F32 ? scale_bytes / 4 : scale_bytes / 2,
+          .width = codec.width,
+          .dtype = static_cast<Dtype>(dtype)};
+}
 
 struct Quantizer {
   float scale, bias;

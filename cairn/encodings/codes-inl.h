@@ -58,25 +58,41 @@ struct CodeBytes {
   }
 };
 
-// `count` codes, rounded up to 32, from a stream of which 16 bytes more may be read. Each code is
-// found in the 16 bits that start at its first byte: what is above it is multiplied out of the
-// word, what is below it shifted out.
+// `count` codes, rounded up to 64, from a stream of which 16 bytes more may be read.
 template <uint32_t kBits>
 HWY_INLINE void unpack_bits(const uint8_t* stream, uint32_t count, uint8_t* codes) {
-  const hn::FixedTag<uint8_t, 16> bytes;
-  const hn::FixedTag<uint16_t, 8> pairs;
   if constexpr (kBits == 4) {
-    const auto mask = hn::Set(bytes, 15);
-    for (uint32_t i = 0; i < count; i += 32) {
-      const auto two = hn::LoadU(bytes, stream + i / 2);
-      const auto low = hn::And(two, mask);
-      const auto high =
-          hn::And(hn::BitCast(bytes, hn::ShiftRight<4>(hn::BitCast(pairs, two))), mask);
-      hn::StoreU(hn::InterleaveLower(bytes, low, high), bytes, codes + i);
-      hn::StoreU(hn::InterleaveUpper(bytes, low, high), bytes, codes + i + 16);
+    const hn::ScalableTag<uint16_t> pairs;
+    const hn::Rebind<uint8_t, decltype(pairs)> narrow;
+    const hn::Repartition<uint8_t, decltype(pairs)> bytes;
+    for (uint32_t i = 0; i < count; i += hn::MaxLanes(bytes)) {
+      const auto two = hn::PromoteTo(pairs, hn::LoadU(narrow, stream + i / 2));
+      const auto apart = hn::And(hn::Or(two, hn::ShiftLeft<4>(two)), hn::Set(pairs, 0x0f0f));
+      hn::StoreU(hn::BitCast(bytes, apart), bytes, codes + i);
     }
     return;
   }
+#if HWY_TARGET == HWY_AVX3_DL
+  // Eight codes come out of the eight bytes that begin with the first one's.
+  const hn::ScalableTag<uint8_t> bytes;
+  alignas(64) uint8_t places[64], shifts[64];
+  for (uint32_t k = 0; k < 64; ++k) {
+    places[k] = static_cast<uint8_t>(k / 8 * kBits + k % 8);
+    shifts[k] = static_cast<uint8_t>(k % 8 * kBits);
+  }
+  const auto mask = hn::Set(bytes, (1 << kBits) - 1);
+  for (uint32_t i = 0; i < count; i += 64) {
+    const auto all = hn::MaskedLoad(hn::FirstN(bytes, 8 * kBits), bytes, stream + i / 8 * kBits);
+    const __m512i eights = _mm512_permutexvar_epi8(hn::Load(bytes, places).raw, all.raw);
+    const hn::Vec<decltype(bytes)> apart{
+        _mm512_multishift_epi64_epi8(hn::Load(bytes, shifts).raw, eights)};
+    hn::StoreU(hn::And(apart, mask), bytes, codes + i);
+  }
+#else
+  // Each code is found in the 16 bits that start at its first byte: what is above it is multiplied
+  // out of the word, what is below it shifted out.
+  const hn::FixedTag<uint8_t, 16> bytes;
+  const hn::FixedTag<uint16_t, 8> pairs;
   alignas(16) uint8_t at[2][16];  // of even codes, of odd codes
   alignas(16) uint16_t factor[2][8];
   for (uint32_t k = 0; k < 16; ++k) {
@@ -96,10 +112,11 @@ HWY_INLINE void unpack_bits(const uint8_t* stream, uint32_t count, uint8_t* code
     const auto both = hn::Or(low, hn::ShiftLeft<8>(high));
     hn::StoreU(hn::BitCast(bytes, both), bytes, codes + i);
   }
+#endif
 }
 
 // Bytes of one record's codes, with what unpacking writes and reads beyond.
-constexpr uint32_t kStreamBytes = kMaxWidth + 32;
+constexpr uint32_t kStreamBytes = kMaxWidth + 64;
 constexpr uint32_t row_bytes(const Shape& shape) {
   return static_cast<uint32_t>(round_up(shape.width, 32));
 }

@@ -14,6 +14,7 @@
 #ifndef CAIRN_ENCODINGS_CODES_H_
 #define CAIRN_ENCODINGS_CODES_H_
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
 
@@ -41,9 +42,12 @@ struct Shape {
   uint32_t record_words() const { return static_cast<uint32_t>(ceil_div(width * bits, 32)); }
 
   // Codes meet the query in words of 2, 4 or 8 bits a code; the others are made bytes first.
-  bool is_native() const { return 32 % bits == 0; }
-  uint32_t codes_in_word() const { return is_native() ? 32 / bits : 4; }
-  uint32_t group_words() const { return static_cast<uint32_t>(ceil_div(group, codes_in_word())); }
+  // (Without a division: kernels ask for every page and head.)
+  bool is_native() const { return std::has_single_bit(bits); }
+  uint32_t codes_in_word() const { return is_native() ? 32u >> std::countr_zero(bits) : 4; }
+  uint32_t group_words() const {
+    return (group + codes_in_word() - 1) >> std::countr_zero(codes_in_word());
+  }
 
   uint32_t query_offset() const {  // bytes, in the prepared form
     return static_cast<uint32_t>(round_up((has_offsets ? 3 : 2) * groups * sizeof(float), 64));
