@@ -237,23 +237,23 @@ uint64_t encode(const Codec& codec, const float* x, const Records& out) {
 
 void decode(const Codec& codec, const Records& in, float* x) {
   const Shape shape = shape_of(codec);
-  alignas(64) float scales[kChunk], biases[kChunk];
+  alignas(64) float scales[kMaxGroups * kChunk], biases[kMaxGroups * kChunk];
   uint8_t codes[kStreamBytes * kChunk];
-  for (uint32_t p = 0; p < in.count; p += kChunk, x += uint64_t{kChunk} * shape.width) {
+  for (uint32_t p = 0; p < in.count; p += kChunk) {
     const uint32_t count = std::min(kChunk, in.count - p);
     unpack(shape, in, p, count, codes);
-    for (uint32_t g = 0; g < shape.groups; ++g) {
-      read_numbers(shape, in, kScales, g, p, count, scales);
-      read_numbers(shape, in, kBiases, g, p, count, biases);
-      for (uint32_t k = 0; k < count; ++k)
+    read_groups(shape, in, kScales, p, count, scales);
+    read_groups(shape, in, kBiases, p, count, biases);
+    for (uint32_t k = 0; k < count; ++k)
+      for (uint32_t g = 0; g < shape.groups; ++g, x += shape.group) {
+        const uint8_t* from = codes + k * row_bytes(shape) + g * shape.group;
+        const float scale = scales[g * kChunk + k], bias = biases[g * kChunk + k];
         each_vector(shape.group, [&](auto d, uint32_t i) HWY_ATTR {
-          const uint8_t* from = codes + k * row_bytes(shape) + g * shape.group + i;
-          const auto code = CodeBytes::load(d, reinterpret_cast<const std::byte*>(from));
-          const auto product = hn::Mul(code, hn::Set(d, scales[k]));
-          hn::StoreU(hn::Add(product, hn::Set(d, biases[k])), d,
-                     x + k * shape.width + g * shape.group + i);
+          const auto code = CodeBytes::load(d, reinterpret_cast<const std::byte*>(from + i));
+          const auto product = hn::Mul(code, hn::Set(d, scale));
+          hn::StoreU(hn::Add(product, hn::Set(d, bias)), d, x + i);
         });
-    }
+      }
   }
 }
 

@@ -250,34 +250,32 @@ HWY_INLINE void read_numbers_as(const std::byte* from,
     hn::StoreU(Numbers::load(d, words + done), d, numbers + done);
 }
 
-// One group's scales or biases at positions [p, p + count) as f32; up to a whole chunk is written.
-void read_numbers(const Shape& shape,
-                  const Records& in,
-                  Plane plane,
-                  uint32_t group,
-                  uint32_t p,
-                  uint32_t count,
-                  float* numbers) {
+// Groups' scales or biases at positions [p, p + count) as f32: numbers[group * kChunk + position],
+// of each up to a whole chunk is written.
+template <class Numbers>
+HWY_INLINE void read_groups_as(const Shape& shape,
+                               const Records& in,
+                               Plane plane,
+                               uint32_t p,
+                               uint32_t count,
+                               float* numbers) {
   const PlaneRun& run = in.planes[plane];
-  const size_t stride = run.position_stride, offset = group * run.word_stride;
-  const std::byte* from = in.at(plane, in.first + p) + offset;
-  if (run.next != nullptr && (group == 0 || stride == bytes_of(shape.dtype))) {
-    const std::byte* next = run.next + (in.first + p) * stride + offset;
-    for (uint32_t line = 0; line < count * stride; line += 64)
-      __builtin_prefetch(next + line, 0, 2);
-  }
-  switch (shape.dtype) {
-    case Dtype::F16:
-      return read_numbers_as<F16Numbers>(from, stride, count, numbers);
-    case Dtype::F32:
-      return read_numbers_as<F32Numbers>(from, stride, count, numbers);
-    case Dtype::Bf16:
-      return read_numbers_as<Bf16Numbers>(from, stride, count, numbers);
+  const size_t stride = run.position_stride;
+  const bool is_apart = stride == sizeof(typename Numbers::Word);  // groups: in lines of their own
+  for (uint32_t g = 0; g < shape.groups; ++g) {
+    const size_t offset = g * run.word_stride;
+    if (run.next != nullptr && (g == 0 || is_apart)) {
+      const std::byte* next = run.next + (in.first + p) * stride + offset;
+      for (uint32_t line = 0; line < count * stride; line += 64)
+        __builtin_prefetch(next + line, 0, 2);
+    }
+    read_numbers_as<Numbers>(in.at(plane, in.first + p) + offset, stride, count,
+                             numbers + g * kChunk);
   }
 }
 
-// The same of all groups: numbers[group * kChunk + position].
-HWY_INLINE void read_groups(const Shape& shape,
+// Four by four where numbers of all groups lie together.
+HWY_INLINE void read_turned(const Shape& shape,
                             const Records& in,
                             Plane plane,
                             uint32_t p,
@@ -285,13 +283,6 @@ HWY_INLINE void read_groups(const Shape& shape,
                             float* numbers) {
   constexpr uint32_t kTile = 4;
   const PlaneRun& run = in.planes[plane];
-  const bool are_fine_by_records =
-      shape.dtype == Dtype::F32 && run.word_stride == sizeof(float) && shape.groups % kTile == 0;
-  if (!are_fine_by_records) {
-    for (uint32_t g = 0; g < shape.groups; ++g)
-      read_numbers(shape, in, plane, g, p, count, numbers + g * kChunk);
-    return;
-  }
   const std::byte* from = in.at(plane, in.first + p);
   if (run.next != nullptr)
     for (uint32_t line = 0; line < count * run.position_stride; line += 64)
@@ -305,6 +296,24 @@ HWY_INLINE void read_groups(const Shape& shape,
     for (uint32_t g = 0; g < shape.groups; ++g)
       std::memcpy(numbers + g * kChunk + i, from + i * run.position_stride + g * sizeof(float),
                   sizeof(float));
+}
+
+HWY_INLINE void read_groups(const Shape& shape,
+                            const Records& in,
+                            Plane plane,
+                            uint32_t p,
+                            uint32_t count,
+                            float* numbers) {
+  switch (shape.dtype) {
+    case Dtype::F16:
+      return read_groups_as<F16Numbers>(shape, in, plane, p, count, numbers);
+    case Dtype::F32:
+      if (in.planes[plane].word_stride == sizeof(float) && shape.groups % 4 == 0)
+        return read_turned(shape, in, plane, p, count, numbers);
+      return read_groups_as<F32Numbers>(shape, in, plane, p, count, numbers);
+    case Dtype::Bf16:
+      return read_groups_as<Bf16Numbers>(shape, in, plane, p, count, numbers);
+  }
 }
 
 // scaled = weight * scale, and sums[position mod 16] += weight * bias in ascending positions.
@@ -348,19 +357,30 @@ void multiply_columns(const Product& product, size_t begin, size_t end) {
   if (middle < end) multiply<Numbers>(eight, product, middle, end);
 }
 
-// Adds columns [begin, end) of packed codes, in place. Where nothing more may be read behind them,
-// the last record is copied first.
+// Whether two groups of `shape` are a tile whose halves have weights of their own.
+HWY_INLINE bool has_tiles_of_two(const Shape& shape, uint32_t rows) {
+  constexpr uint32_t kTile = 4 * hn::MaxLanes(hn::ScalableTag<float>());
+  return 2 * shape.group == kTile && shape.groups % 2 == 0 && rows < 8;
+}
+
+// Adds columns [begin, end) of packed codes, in place; of one group, or of two. Where nothing more
+// may be read behind them, the last record is copied first.
 template <class Packed>
 void multiply_codes(const Product& product, uint32_t begin, uint32_t end, bool is_end_readable) {
-  constexpr size_t kMostVectors = 4;
   const hn::ScalableTag<float> d;
+  const auto take = [&](const Product& part, uint32_t from, uint32_t to) HWY_ATTR {
+    if (part.a_upper != 0)
+      multiply_halves<Packed>(d, part, from);
+    else
+      multiply<Packed, 4>(d, part, from, to);
+  };
   if (!kReadsBeyond<Packed::kBits> || is_end_readable) {
-    multiply<Packed, kMostVectors>(d, product, begin, end);
+    take(product, begin, end);
     return;
   }
   Product part = product;
   const size_t last = --part.steps;
-  multiply<Packed, kMostVectors>(d, part, begin, end);
+  take(part, begin, end);
   std::byte codes[kMaxGroup + kBeyondBits] = {};
   std::memcpy(codes, part.b + last * part.b_stride + bytes_of<Packed>(begin),
               bytes_of<Packed>(end - begin));
@@ -369,7 +389,7 @@ void multiply_codes(const Product& product, uint32_t begin, uint32_t end, bool i
   part.next = nullptr;
   part.c += begin;
   part.steps = 1;
-  multiply<Packed, kMostVectors>(d, part, 0, end - begin);
+  take(part, 0, end - begin);
 }
 
 // accumulate of RecordFunctions. Numbers: what a code is before its scale, as in tile-inl.h; what
@@ -391,7 +411,7 @@ void add_codes(const Shape& shape,
                          shape.group % hn::Lanes(hn::ScalableTag<float>()) == 0;
   const bool is_direct = (shape.bits == 8 || is_packed) && plane.word_stride == 4;
   alignas(64) float numbers[kInPlace ? 1 : kChunk * kMaxGroup];
-  alignas(64) float scaled[kRowsAtOnce * kChunk];
+  alignas(64) float scaled[2][kRowsAtOnce * kChunk];  // of a group, or of two
   alignas(64) float all_scales[kMaxGroups * kChunk], all_biases[kMaxGroups * kChunk];
   uint8_t unpacked[kStreamBytes * kChunk];
   for (uint32_t p = 0; p < in.count; p += kChunk) {
@@ -408,10 +428,9 @@ void add_codes(const Shape& shape,
     }
     read_groups(shape, in, kScales, p, count, all_scales);
     if constexpr (kHasBiases) read_groups(shape, in, kBiases, p, count, all_biases);
-    for (uint32_t g = 0; g < shape.groups; ++g) {
+    const uint32_t step = (is_packed || kInPlace) && has_tiles_of_two(shape, rows) ? 2 : 1;
+    for (uint32_t g = 0; g < shape.groups; g += step) {
       const uint32_t column = g * shape.group;
-      const float* scales = all_scales + g * kChunk;
-      [[maybe_unused]] const float* biases = all_biases + g * kChunk;
       if constexpr (!kInPlace)
         for (uint32_t k = 0; !is_packed && k < count; ++k)
           each_vector(shape.group, [&](auto d, uint32_t i) HWY_ATTR {
@@ -421,15 +440,18 @@ void add_codes(const Shape& shape,
       for (uint32_t row = 0; row < rows; row += kRowsAtOnce) {
         float* sums = partial + row * partial_floats;
         const uint32_t some = std::min(kRowsAtOnce, rows - row);
-        for (uint32_t r = 0; r < some; ++r) {
-          const float* w = weights + (row + r) * weight_stride + p;
-          if constexpr (kHasBiases)
-            weigh(w, scales, biases, first + p, count, scaled + r * kChunk,
-                  sums + r * partial_floats + shape.bias_offset() + g * kSums);
-          else
-            for (uint32_t i = 0; i < count; ++i) scaled[r * kChunk + i] = w[i] * scales[i];
-        }
-        Product product{.a = scaled,
+        for (uint32_t half = 0; half < step; ++half)
+          for (uint32_t r = 0; r < some; ++r) {
+            const float* w = weights + (row + r) * weight_stride + p;
+            const float* scales = all_scales + (g + half) * kChunk;
+            float* to = scaled[half] + r * kChunk;
+            if constexpr (kHasBiases)
+              weigh(w, scales, all_biases + (g + half) * kChunk, first + p, count, to,
+                    sums + r * partial_floats + shape.bias_offset() + (g + half) * kSums);
+            else
+              for (uint32_t i = 0; i < count; ++i) to[i] = w[i] * scales[i];
+          }
+        Product product{.a = scaled[0],
                         .a_stride = kChunk,
                         .rows = some,
                         .b = codes,
@@ -438,16 +460,20 @@ void add_codes(const Shape& shape,
                         .next = row == 0 ? next : nullptr,
                         .c = sums,
                         .c_stride = partial_floats,
-                        .from_zero = false};
+                        .from_zero = false,
+                        .a_upper = step == 2 ? static_cast<size_t>(scaled[1] - scaled[0]) : 0};
         if constexpr (kHasPacked) {
           if (is_packed) {
-            multiply_codes<Packed>(product, column, column + shape.group,
+            multiply_codes<Packed>(product, column, column + step * shape.group,
                                    in.first + p + count < in.capacity);
             continue;
           }
         }
         if constexpr (kInPlace) {
-          multiply_columns<Numbers>(product, column, column + shape.group);
+          if (step == 2)
+            multiply_halves<Numbers>(hn::ScalableTag<float>(), product, column);
+          else
+            multiply_columns<Numbers>(product, column, column + shape.group);
         } else {
           product.b = reinterpret_cast<const std::byte*>(numbers);
           product.b_stride = shape.group * sizeof(float);

@@ -32,6 +32,8 @@ struct Product {
   float* c;
   size_t c_stride;  // floats between rows
   bool from_zero;   // c is overwritten instead of added to
+  // Of multiply_halves: floats from a to the factors of a tile's upper half.
+  size_t a_upper = 0;
 };
 
 // Which part of a product's `next` is asked for: where rows take two tiles, half of it by each.
@@ -58,8 +60,9 @@ struct Floats {
   }
 };
 
-// One tile: kRows rows from `row`, kVectors vectors from `column`.
-template <size_t kRows, size_t kVectors, bool kPrefetch, class Words, class D>
+// One tile: kRows rows from `row`, kVectors vectors from `column`. kHalves: the upper half of the
+// vectors has factors of its own.
+template <size_t kRows, size_t kVectors, bool kPrefetch, class Words, bool kHalves = false, class D>
 HWY_NOINLINE void multiply_tile(D d, const Product& p, Share share, size_t row, size_t column) {
   using V = hwy::HWY_NAMESPACE::Vec<D>;
   namespace hn = hwy::HWY_NAMESPACE;
@@ -75,6 +78,7 @@ HWY_NOINLINE void multiply_tile(D d, const Product& p, Share share, size_t row, 
   if (next != nullptr)
     next += bytes_of<Words>(column * p.steps) + share.index * p.steps * next_step;
   float* HWY_RESTRICT c = p.c + row * p.c_stride + column;
+  [[maybe_unused]] const size_t a_upper = p.a_upper;
 
   V sums[kRows][kVectors];
   HWY_UNROLL(8)
@@ -89,7 +93,19 @@ HWY_NOINLINE void multiply_tile(D d, const Product& p, Share share, size_t row, 
       next += next_step;
     }
     // What is fewer is loaded first: the other order needs more registers than AVX2 has.
-    if constexpr (kRows < kVectors) {
+    if constexpr (kHalves) {
+      V x[kVectors];
+      HWY_UNROLL(8)
+      for (size_t v = 0; v < kVectors; ++v) x[v] = Words::load(d, b + bytes_of<Words>(v * kLanes));
+      HWY_UNROLL(8)
+      for (size_t r = 0; r < kRows; ++r) {
+        const V lower = hn::Set(d, a[r * p.a_stride + step]);
+        const V upper = hn::Set(d, a[r * p.a_stride + step + a_upper]);
+        HWY_UNROLL(8)
+        for (size_t v = 0; v < kVectors; ++v)
+          sums[r][v] = hn::MulAdd(x[v], v < kVectors / 2 ? lower : upper, sums[r][v]);
+      }
+    } else if constexpr (kRows < kVectors) {
       V factors[kRows];
       HWY_UNROLL(8)
       for (size_t r = 0; r < kRows; ++r) factors[r] = hn::Set(d, a[r * p.a_stride + step]);
@@ -159,6 +175,30 @@ void multiply_in_place(D d, const Product& p, size_t begin, size_t end) {
     else
       multiply_rows<1, kMost, kPrefetch, Words>(d, p, share, row, begin, end);
     row += rows;
+  }
+}
+
+// The four vectors from `column` on, of which the upper two have factors of their own: one tile has
+// twice as many chains as two, which hides the latency of few rows.
+template <class Words, class D>
+void multiply_halves(D d, const Product& p, size_t column) {
+  Share share{0, rows_of_tile(p.rows) < p.rows ? 2u : 1u};
+  for (size_t row = 0; row < p.rows; ++share.index) {
+    const size_t rows = p.rows - row;
+    const auto take = [&](auto tile, size_t taken) {
+      tile(d, p, share, row, column);
+      row += taken;
+    };
+    if (rows >= 6)
+      take(multiply_tile<6, 4, true, Words, true, D>, 6);
+    else if (rows >= 4)
+      take(multiply_tile<4, 4, true, Words, true, D>, 4);
+    else if (rows == 3)
+      take(multiply_tile<3, 4, true, Words, true, D>, 3);
+    else if (rows == 2)
+      take(multiply_tile<2, 4, true, Words, true, D>, 2);
+    else
+      take(multiply_tile<1, 4, true, Words, true, D>, 1);
   }
 }
 
