@@ -93,19 +93,7 @@ HWY_NOINLINE void multiply_tile(D d, const Product& p, Share share, size_t row, 
       next += next_step;
     }
     // What is fewer is loaded first: the other order needs more registers than AVX2 has.
-    if constexpr (kHalves) {
-      V x[kVectors];
-      HWY_UNROLL(8)
-      for (size_t v = 0; v < kVectors; ++v) x[v] = Words::load(d, b + bytes_of<Words>(v * kLanes));
-      HWY_UNROLL(8)
-      for (size_t r = 0; r < kRows; ++r) {
-        const V lower = hn::Set(d, a[r * p.a_stride + step]);
-        const V upper = hn::Set(d, a[r * p.a_stride + step + a_upper]);
-        HWY_UNROLL(8)
-        for (size_t v = 0; v < kVectors; ++v)
-          sums[r][v] = hn::MulAdd(x[v], v < kVectors / 2 ? lower : upper, sums[r][v]);
-      }
-    } else if constexpr (kRows < kVectors) {
+    if constexpr (kRows < kVectors && !kHalves) {
       V factors[kRows];
       HWY_UNROLL(8)
       for (size_t r = 0; r < kRows; ++r) factors[r] = hn::Set(d, a[r * p.a_stride + step]);
@@ -121,9 +109,11 @@ HWY_NOINLINE void multiply_tile(D d, const Product& p, Share share, size_t row, 
       for (size_t v = 0; v < kVectors; ++v) x[v] = Words::load(d, b + bytes_of<Words>(v * kLanes));
       HWY_UNROLL(8)
       for (size_t r = 0; r < kRows; ++r) {
-        const V factor = hn::Set(d, a[r * p.a_stride + step]);
+        const V lower = hn::Set(d, a[r * p.a_stride + step]);
+        const V upper = kHalves ? hn::Set(d, a[r * p.a_stride + step + a_upper]) : lower;
         HWY_UNROLL(8)
-        for (size_t v = 0; v < kVectors; ++v) sums[r][v] = hn::MulAdd(x[v], factor, sums[r][v]);
+        for (size_t v = 0; v < kVectors; ++v)
+          sums[r][v] = hn::MulAdd(x[v], v < kVectors / 2 ? lower : upper, sums[r][v]);
       }
     }
     b += p.b_stride;
