@@ -34,7 +34,7 @@ constexpr Pos kPositions = 12032;  // 277 MB
 constexpr Pos kEarlierPositions = 2048;
 constexpr Pos kTurnPositions = 8000, kTurn = 100;
 constexpr uint32_t kPromptSpans = 2048;  // 131,072 tokens
-constexpr uint32_t kThreads = 4;
+constexpr uint32_t kThreads = 6;
 
 struct Options {
   bool is_json = false;

@@ -45,7 +45,8 @@ struct PrefixOptions {
   std::string name_space;  // what must not be shared across: tenant, adapter, media, free text
   std::string secret;      // of a tenant: nobody without it can compute, guess or probe a name
   std::string about;       // for people: which model this is; part of no name
-  uint32_t threads = 4;    // that read and verify; the caller's is one
+  // That read and verify; the caller's is one. More than cores: most of them wait for the disk.
+  uint32_t threads = 6;
 };
 
 // What of one sequence has been published. Goes with the sequence.
