@@ -58,7 +58,8 @@ struct CodeBytes {
   }
 };
 
-// `count` codes, rounded up to 64, from a stream of which 16 bytes more may be read.
+// `count` codes, from a stream of which more may be read: what fills `count` up to 64 codes, or 16
+// bytes if that is more. As many codes may be written.
 template <uint32_t kBits>
 HWY_INLINE void unpack_bits(const uint8_t* stream, uint32_t count, uint8_t* codes) {
   if constexpr (kBits == 4) {
@@ -159,7 +160,8 @@ void unpack_records(
   if (is_dense && plane.next != nullptr)
     for (uint32_t line = 0; line < count * record_bytes; line += 64)
       __builtin_prefetch(plane.next + begin * record_bytes + line, 0, 2);
-  // Records without a gap are one stream, but for those whose unpacking would read beyond the page.
+  // Records without a gap are one stream, but for those whose unpacking would read beyond the page:
+  // by 16 bytes, or by up to 32 codes, which a record of such a width has.
   const uint32_t beyond = static_cast<uint32_t>(ceil_div(16, record_bytes));
   uint32_t done = 0;
   if (is_dense && row_bytes(shape) == shape.width && begin + beyond < in.capacity) {

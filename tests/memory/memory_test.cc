@@ -173,5 +173,18 @@ TEST(Memory, PagesBeyondFourGigabytesAreTheirOwn) {
   }
 }
 
+TEST(Fill, CopiesAnyNumberOfBytesAndTouchesNoOther) {
+  Memory memory;
+  PageRef page = memory.pool(4096).take().value();
+  std::vector<std::byte> from(4096 + 1);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 31 + 7);
+  for (const size_t bytes : {0u, 1u, 15u, 16u, 17u, 100u, 4095u, 4096u}) {
+    std::memset(page.data(), 0, 4096);
+    fill(page.data(), std::span(from).subspan(1, bytes));  // from any address
+    EXPECT_EQ(std::memcmp(page.data(), from.data() + 1, bytes), 0) << bytes;
+    for (size_t i = bytes; i < 4096; ++i) ASSERT_EQ(page.data()[i], std::byte{0}) << bytes;
+  }
+}
+
 }  // namespace
 }  // namespace cairn
