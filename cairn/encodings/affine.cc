@@ -257,56 +257,14 @@ void decode(const Codec& codec, const Records& in, float* x) {
   }
 }
 
-// NaN where one of them is.
-HWY_INLINE float largest_magnitude(const float* x, uint32_t count) {
-  const hn::CappedTag<float, 8> d;
-  const hn::RebindToSigned<decltype(d)> integers;
-  constexpr uint32_t kLanes = hn::MaxLanes(hn::CappedTag<float, 8>());
-  auto largest = hn::Zero(integers);  // bits of magnitudes are in the order of the magnitudes
-  for (uint32_t i = 0; i < count; i += kLanes)
-    largest = hn::Max(largest, hn::BitCast(integers, hn::Abs(hn::LoadU(d, x + i))));
-  return std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(integers, largest)));
-}
-
-// The sum of the integers.
-HWY_INLINE int32_t round_query(const float* x, uint32_t count, float inverse, int16_t* rounded) {
-  const hn::CappedTag<float, 8> d;
-  const hn::RebindToSigned<decltype(d)> integers;
-  const hn::Rebind<int16_t, decltype(d)> halves;
-  constexpr uint32_t kLanes = hn::MaxLanes(hn::CappedTag<float, 8>());
-  const auto most = hn::Set(d, kLargestQuery);
-  auto sum = hn::Zero(integers);
-  for (uint32_t i = 0; i < count; i += kLanes) {
-    const auto number = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse));
-    const auto whole = hn::NearestInt(hn::Min(hn::Max(number, hn::Neg(most)), most));
-    hn::StoreU(hn::DemoteTo(halves, whole), halves, rounded + i);
-    sum = hn::Add(sum, whole);
-  }
-  return hn::GetLane(hn::SumOfLanes(integers, sum));
-}
-
 void prepare(const Codec& codec, const float* query, std::byte* prepared) {
   const Shape shape = shape_of(codec);
   auto* steps = reinterpret_cast<float*>(prepared);
-  float* sums = steps + shape.groups;
-  auto* numbers = reinterpret_cast<int16_t*>(prepared + shape.query_offset());
-  const uint32_t group_numbers = shape.group_words() * shape.codes_in_word();
-  for (uint32_t g = 0; g < shape.groups; ++g, numbers += group_numbers) {
-    const float* x = query + g * shape.group;
-    const float largest = largest_magnitude(x, shape.group);
-    const bool is_finite = largest < kInfinity;  // not of NaN
-    if (!is_finite) {
-      steps[g] = sums[g] = kNan;
-      std::memset(numbers, 0, group_numbers * sizeof(int16_t));
-      continue;
-    }
-    float inverse = kLargestQuery / largest;
-    if (!(inverse < kInfinity)) inverse = 0;
-    int16_t rounded[kMaxGroup] = {};
-    const int32_t sum = round_query(x, shape.group, inverse, rounded);
-    shape.arrange(rounded, numbers);
-    steps[g] = largest / kLargestQuery;
-    sums[g] = steps[g] * static_cast<float>(sum);
+  auto* integers = reinterpret_cast<int16_t*>(prepared + shape.query_offset());
+  for (uint32_t g = 0; g < shape.groups; ++g, integers += shape.group_integers()) {
+    const QueryGroup group = prepare_group(shape, query + g * shape.group, 0, integers);
+    steps[g] = group.step;
+    steps[shape.groups + g] = group.step * static_cast<float>(group.sum);
   }
 }
 
@@ -444,8 +402,7 @@ void prepare(const Codec& codec, const float* query, std::byte* prepared) {
   auto* steps = reinterpret_cast<float*>(prepared);
   float* sums = steps + shape.groups;
   auto* numbers = reinterpret_cast<int16_t*>(prepared + shape.query_offset());
-  const uint32_t group_numbers = shape.group_words() * shape.codes_in_word();
-  for (uint32_t g = 0; g < shape.groups; ++g, numbers += group_numbers) {
+  for (uint32_t g = 0; g < shape.groups; ++g, numbers += shape.group) {
     const float* x = query + g * shape.group;
     float largest = 0;
     bool is_finite = true;
@@ -455,20 +412,18 @@ void prepare(const Codec& codec, const float* query, std::byte* prepared) {
     }
     if (!is_finite) {
       steps[g] = sums[g] = kNan;
-      std::memset(numbers, 0, group_numbers * sizeof(int16_t));
+      std::memset(numbers, 0, shape.group * sizeof(int16_t));
       continue;
     }
     float inverse = kLargestQuery / largest;
     if (!(inverse < kInfinity)) inverse = 0;  // nothing, or so small that the score is 0
-    int16_t rounded[kMaxGroup] = {};
     int32_t sum = 0;
     for (uint32_t i = 0; i < shape.group; ++i) {
       const float number =
           std::clamp(std::nearbyint(x[i] * inverse), -kLargestQuery, kLargestQuery);
       sum += static_cast<int32_t>(number);
-      rounded[i] = static_cast<int16_t>(number);
+      numbers[i] = static_cast<int16_t>(number);
     }
-    shape.arrange(rounded, numbers);
     steps[g] = largest / kLargestQuery;
     sums[g] = steps[g] * static_cast<float>(sum);
   }
@@ -481,12 +436,9 @@ void scores(const Codec& codec,
             float* out,
             size_t score_stride) {
   const Shape shape = shape_of(codec);
-  const uint32_t group_numbers = shape.group_words() * shape.codes_in_word();
   for (uint32_t p = 0; p < in.count; ++p) {
-    uint8_t codes[kMaxWidth + 16] = {}, arranged[kMaxWidth + 16];
+    uint8_t codes[kMaxWidth];
     unpack(shape, in, p, codes);
-    for (uint32_t g = 0; g < shape.groups; ++g)
-      shape.arrange(codes + g * shape.group, arranged + g * group_numbers);
     for (uint32_t row = 0; row < rows; ++row) {
       const std::byte* query = prepared + uint64_t{row} * codec.geometry.prepared_bytes;
       const auto* steps = reinterpret_cast<const float*>(query);
@@ -495,8 +447,8 @@ void scores(const Codec& codec,
       float score = 0;
       for (uint32_t g = 0; g < shape.groups; ++g) {
         int32_t dot = 0;
-        for (uint32_t i = g * group_numbers; i < (g + 1) * group_numbers; ++i)
-          dot += arranged[i] * numbers[i];
+        for (uint32_t i = g * shape.group; i < (g + 1) * shape.group; ++i)
+          dot += codes[i] * numbers[i];
         const float bias = load_number(shape, in, kBiases, p, g);
         score = g == 0 ? bias * sums[g] : std::fma(bias, sums[g], score);
         const float scale = load_number(shape, in, kScales, p, g);

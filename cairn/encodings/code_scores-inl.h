@@ -1,4 +1,5 @@
-// The SIMD of scores of whole codes (codes.h): a query's 16-bit integers meet words of codes.
+// The SIMD of scores of whole codes (codes.h): a query becomes 16-bit integers, which meet words of
+// codes.
 // Included once per target: between hwy/highway.h and the file's own HWY_NAMESPACE code.
 #if defined(CAIRN_ENCODINGS_CODE_SCORES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef CAIRN_ENCODINGS_CODE_SCORES_INL_H_
@@ -8,7 +9,9 @@
 #endif
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <limits>
 
 #include "cairn/encodings/codes-inl.h"
 #include "cairn/kernels/pairs-inl.h"
@@ -18,6 +21,86 @@
 HWY_BEFORE_NAMESPACE();
 namespace cairn::HWY_NAMESPACE {
 namespace {
+
+// One shift and one mask take two codes out of a word, half a word apart: as pairs they meet the
+// query. Puts a group's rounded numbers, whole words of them, in that order; writes whole eights.
+HWY_INLINE void arrange_query(const Shape& shape, const int16_t* numbers, int16_t* to) {
+  const hn::FixedTag<int16_t, 8> d;
+  const hn::Repartition<uint8_t, decltype(d)> bytes;
+  alignas(16) static constexpr uint8_t kPairsOf4[] = {0, 1, 4,  5,  2,  3,  6,  7,
+                                                      8, 9, 12, 13, 10, 11, 14, 15};
+  alignas(16) static constexpr uint8_t kPairsOf8[] = {0, 1, 8,  9,  2, 3, 10, 11,
+                                                      4, 5, 12, 13, 6, 7, 14, 15};
+  const uint32_t codes = shape.codes_in_word(), count = shape.group_words() * codes;
+  if (codes == 16) {
+    for (uint32_t i = 0; i < count; i += 16) {
+      const auto lower = hn::LoadU(d, numbers + i), upper = hn::LoadU(d, numbers + i + 8);
+      hn::StoreU(hn::InterleaveLower(d, lower, upper), d, to + i);
+      hn::StoreU(hn::InterleaveUpper(d, lower, upper), d, to + i + 8);
+    }
+    return;
+  }
+  const auto places = hn::Load(bytes, codes == 4 ? kPairsOf4 : kPairsOf8);
+  for (uint32_t i = 0; i < count; i += 8) {
+    const auto eight = hn::BitCast(bytes, hn::LoadU(d, numbers + i));
+    hn::StoreU(hn::BitCast(d, hn::TableLookupBytes(eight, places)), d, to + i);
+  }
+}
+
+// NaN where one of them is. `count`: a multiple of 8.
+HWY_INLINE float largest_magnitude(const float* x, uint32_t count) {
+  const hn::CappedTag<float, 8> d;
+  const hn::RebindToSigned<decltype(d)> integers;
+  constexpr uint32_t kLanes = hn::MaxLanes(hn::CappedTag<float, 8>());
+  auto largest = hn::Zero(integers);  // bits of magnitudes are in the order of the magnitudes
+  for (uint32_t i = 0; i < count; i += kLanes)
+    largest = hn::Max(largest, hn::BitCast(integers, hn::Abs(hn::LoadU(d, x + i))));
+  return std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(integers, largest)));
+}
+
+// The sum of the integers.
+HWY_INLINE int32_t round_query(const float* x, uint32_t count, float inverse, int16_t* rounded) {
+  const hn::CappedTag<float, 8> d;
+  const hn::RebindToSigned<decltype(d)> integers;
+  const hn::Rebind<int16_t, decltype(d)> halves;
+  constexpr uint32_t kLanes = hn::MaxLanes(hn::CappedTag<float, 8>());
+  const auto most = hn::Set(d, kLargestQuery);
+  auto sum = hn::Zero(integers);
+  for (uint32_t i = 0; i < count; i += kLanes) {
+    const auto number = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse));
+    const auto whole = hn::NearestInt(hn::Min(hn::Max(number, hn::Neg(most)), most));
+    hn::StoreU(hn::DemoteTo(halves, whole), halves, rounded + i);
+    sum = hn::Add(sum, whole);
+  }
+  return hn::GetLane(hn::SumOfLanes(integers, sum));
+}
+
+struct QueryGroup {
+  float step;   // NaN where a number is not finite
+  int32_t sum;  // of the integers
+};
+
+// One group's integers, arranged. A query whose largest magnitude is below `least`, or too small to
+// divide by, counts as 0.
+HWY_INLINE QueryGroup prepare_group(const Shape& shape,
+                                    const float* x,
+                                    float least,
+                                    int16_t* integers) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const uint32_t numbers = shape.group_words() * shape.codes_in_word();
+  const float largest = largest_magnitude(x, shape.group);
+  if (!(largest < kInfinity)) {
+    std::memset(integers, 0, numbers * sizeof(int16_t));
+    return {std::numeric_limits<float>::quiet_NaN(), 0};
+  }
+  const float inverse = kLargestQuery / largest;
+  int16_t rounded[kMaxGroup];
+  for (uint32_t i = shape.group; i < numbers; ++i) rounded[i] = 0;
+  const bool is_some = largest >= least && inverse < kInfinity;
+  const int32_t sum = round_query(x, shape.group, is_some ? inverse : 0.f, rounded);
+  arrange_query(shape, rounded, integers);
+  return {largest / kLargestQuery, sum};
+}
 
 // A chunk of keys as [word][position], and its scales and biases as [group][position].
 struct Keys {

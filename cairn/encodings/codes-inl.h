@@ -241,6 +241,12 @@ HWY_INLINE void read_numbers_as(const std::byte* from,
   using Word = typename Numbers::Word;
   const hn::ScalableTag<float> d;
   constexpr uint32_t kLanes = hn::MaxLanes(hn::ScalableTag<float>());
+  if (stride == sizeof(Word) && count == kChunk) {  // without a loop
+    HWY_UNROLL(16)
+    for (uint32_t i = 0; i < kChunk; i += kLanes)
+      hn::StoreU(Numbers::load(d, from + i * sizeof(Word)), d, numbers + i);
+    return;
+  }
   uint32_t done = 0;
   if (stride == sizeof(Word))
     for (; done + kLanes <= count; done += kLanes)
@@ -318,34 +324,56 @@ HWY_INLINE void read_groups(const Shape& shape,
   }
 }
 
-// scaled = weight * scale, and sums[position mod 16] += weight * bias in ascending positions.
+// Of kRows rows: scaled = weight * scale, and sums[position mod 16] += weight * bias in ascending
+// positions. Strides are in floats; scaled numbers of a row are kChunk.
+template <size_t kRows, bool kHasBiases>
 HWY_INLINE void weigh(const float* weights,
+                      size_t weight_stride,
                       const float* scales,
                       const float* biases,
                       Pos first,
                       uint32_t count,
                       float* scaled,
-                      float* sums) {
+                      float* sums,
+                      size_t sum_stride) {
   const hn::CappedTag<float, kSums> d;
+  using V = hn::Vec<decltype(d)>;
   constexpr uint32_t kLanes = hn::MaxLanes(hn::CappedTag<float, kSums>());
   uint32_t p = 0;
   const auto one = [&]() HWY_ATTR {
-    float& sum = sums[(first + p) % kSums];
-    scaled[p] = weights[p] * scales[p];
-    sum = std::fma(weights[p], biases[p], sum);
+    for (size_t r = 0; r < kRows; ++r) {
+      const float weight = weights[r * weight_stride + p];
+      scaled[r * kChunk + p] = weight * scales[p];
+      if (!kHasBiases) continue;
+      float& sum = sums[r * sum_stride + (first + p) % kSums];
+      sum = std::fma(weight, biases[p], sum);
+    }
     ++p;
   };
   while (p < count && (first + p) % kSums != 0) one();
-  hn::Vec<decltype(d)> all[kSums / kLanes];
-  for (uint32_t v = 0; v < kSums / kLanes; ++v) all[v] = hn::LoadU(d, sums + v * kLanes);
-  for (; p + kSums <= count; p += kSums)
+  V all[kRows][kSums / kLanes];
+  if (kHasBiases)
+    for (size_t r = 0; r < kRows; ++r)
+      for (uint32_t v = 0; v < kSums / kLanes; ++v)
+        all[r][v] = hn::LoadU(d, sums + r * sum_stride + v * kLanes);
+  for (; p + kSums <= count; p += kSums) {
+    HWY_UNROLL(4)
     for (uint32_t v = 0; v < kSums / kLanes; ++v) {
       const uint32_t at = p + v * kLanes;
-      const auto weight = hn::LoadU(d, weights + at);
-      hn::StoreU(hn::Mul(weight, hn::LoadU(d, scales + at)), d, scaled + at);
-      all[v] = hn::MulAdd(weight, hn::LoadU(d, biases + at), all[v]);
+      const V scale = hn::LoadU(d, scales + at);
+      const V bias = kHasBiases ? hn::LoadU(d, biases + at) : scale;
+      HWY_UNROLL(4)
+      for (size_t r = 0; r < kRows; ++r) {
+        const V weight = hn::LoadU(d, weights + r * weight_stride + at);
+        hn::StoreU(hn::Mul(weight, scale), d, scaled + r * kChunk + at);
+        if (kHasBiases) all[r][v] = hn::MulAdd(weight, bias, all[r][v]);
+      }
     }
-  for (uint32_t v = 0; v < kSums / kLanes; ++v) hn::StoreU(all[v], d, sums + v * kLanes);
+  }
+  if (kHasBiases)
+    for (size_t r = 0; r < kRows; ++r)
+      for (uint32_t v = 0; v < kSums / kLanes; ++v)
+        hn::StoreU(all[r][v], d, sums + r * sum_stride + v * kLanes);
   while (p < count) one();
 }
 
@@ -442,17 +470,22 @@ void add_codes(const Shape& shape,
       for (uint32_t row = 0; row < rows; row += kRowsAtOnce) {
         float* sums = partial + row * partial_floats;
         const uint32_t some = std::min(kRowsAtOnce, rows - row);
-        for (uint32_t half = 0; half < step; ++half)
-          for (uint32_t r = 0; r < some; ++r) {
-            const float* w = weights + (row + r) * weight_stride + p;
-            const float* scales = all_scales + (g + half) * kChunk;
-            float* to = scaled[half] + r * kChunk;
-            if constexpr (kHasBiases)
-              weigh(w, scales, all_biases + (g + half) * kChunk, first + p, count, to,
-                    sums + r * partial_floats + shape.bias_offset() + (g + half) * kSums);
-            else
-              for (uint32_t i = 0; i < count; ++i) to[i] = w[i] * scales[i];
-          }
+        for (uint32_t half = 0; half < step; ++half) {
+          const auto take = [&]<size_t kRows>(uint32_t& r) HWY_ATTR {
+            float* bias_sums = nullptr;
+            if (kHasBiases)
+              bias_sums = sums + r * partial_floats + shape.bias_offset() + (g + half) * kSums;
+            weigh<kRows, kHasBiases>(weights + (row + r) * weight_stride + p, weight_stride,
+                                     all_scales + (g + half) * kChunk,
+                                     all_biases + (g + half) * kChunk, first + p, count,
+                                     scaled[half] + r * kChunk, bias_sums, partial_floats);
+            r += kRows;
+          };
+          uint32_t r = 0;
+          while (r + 4 <= some) take.template operator()<4>(r);
+          if (some - r == 3) take.template operator()<3>(r);
+          while (r < some) take.template operator()<1>(r);
+        }
         Product product{.a = scaled[0],
                         .a_stride = kChunk,
                         .rows = some,

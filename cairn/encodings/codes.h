@@ -9,7 +9,8 @@
 // with a 16-bit query, and its scale and bias enter once (docs/numbers.md).
 //
 //   prepared: f32 steps[groups], f32 sums[groups], and i32 offsets[groups] where middles are taken
-//   off; padding to 64; i16 query, in pairs (Shape::arrange)
+//   off; padding to 64; the query's 16-bit integers, in the order in which a target's scores meet
+//   them (code_scores-inl.h; the scalar ones as they come)
 //   partial: f32 sums[width], padding to 16 floats; f32 biases[groups][16], by position mod 16
 #ifndef CAIRN_ENCODINGS_CODES_H_
 #define CAIRN_ENCODINGS_CODES_H_
@@ -52,20 +53,10 @@ struct Shape {
   uint32_t query_offset() const {  // bytes, in the prepared form
     return static_cast<uint32_t>(round_up((has_offsets ? 3 : 2) * groups * sizeof(float), 64));
   }
-  uint32_t query_numbers() const { return groups * group_words() * codes_in_word(); }
+  uint32_t group_integers() const { return group_words() * codes_in_word(); }  // of a query
   uint32_t prepared_bytes() const {
-    return static_cast<uint32_t>(round_up(query_offset() + query_numbers() * sizeof(int16_t), 64));
-  }
-  // One shift and one mask take two codes out of a word, half a word apart: as pairs they meet the
-  // query. Puts one group's numbers in that order; `from` goes on with zeros up to a whole word.
-  template <class T>
-  void arrange(const T* from, T* to) const {
-    const uint32_t n = codes_in_word(), half = n / 2;
-    for (uint32_t w = 0; w < group_words(); ++w, from += n, to += n)
-      for (uint32_t k = 0; k < half; ++k) {
-        to[2 * k] = from[k];
-        to[2 * k + 1] = from[k + half];
-      }
+    return static_cast<uint32_t>(
+        round_up(query_offset() + groups * group_integers() * sizeof(int16_t), 64));
   }
   uint32_t bias_offset() const { return static_cast<uint32_t>(round_up(width, 16)); }  // floats
   uint32_t partial_floats() const { return bias_offset() + groups * kSums; }

@@ -70,41 +70,21 @@ inline Shape shape_of(uint32_t bits, uint32_t width) {
 }
 inline Shape shape_of(const Codec& codec) { return shape_of(bits_of(codec), codec.width); }
 
-// Steps are of the integers' products with codes, half of that where middles are halves.
-inline void prepare(const Codec& codec, const float* query, std::byte* prepared) {
-  const Shape shape = shape_of(codec);
-  const auto factor = static_cast<float>(factor_of(shape.bits));
-  const auto offset = static_cast<int32_t>(middle_of(shape.bits) * factor);
+// A query whose largest magnitude is below counts as 0: the quotient would overflow.
+constexpr float kLeastQuery = 0x1p-100f;
+
+// What a group's scores need of its query beside its integers. Steps are of the integers' products
+// with codes, half of that where middles are halves.
+inline void store_group(
+    const Shape& shape, uint32_t group, float step, int32_t sum, std::byte* prepared) {
+  const int32_t factor = factor_of(shape.bits);
+  const auto whole = static_cast<float>(factor);
+  const auto offset = static_cast<int32_t>(middle_of(shape.bits) * whole);
   auto* steps = reinterpret_cast<float*>(prepared);
-  float* sums = steps + shape.groups;
-  auto* offsets = reinterpret_cast<int32_t*>(sums + shape.groups);
-  auto* numbers = reinterpret_cast<int16_t*>(prepared + shape.query_offset());
-  for (uint32_t group = 0; group < shape.groups; ++group, query += kGroup, numbers += kGroup) {
-    float largest = 0;
-    bool is_finite = true;
-    for (uint32_t i = 0; i < kGroup; ++i) {
-      const float magnitude = std::abs(query[i]);
-      is_finite &= magnitude <= std::numeric_limits<float>::max();
-      largest = std::max(largest, magnitude);
-    }
-    // Below 2^-100 a query counts as 0: the quotient would overflow.
-    const float inverse = is_finite && largest >= 0x1p-100f ? kLargestQuery / largest : 0.f;
-    int16_t integers[kGroup];
-    int32_t sum = 0;
-    for (uint32_t i = 0; i < kGroup; ++i) {
-      constexpr float kRound = 12582912.f;  // 1.5 * 2^23: a sum with it has no fraction
-      const float scaled = is_finite ? query[i] * inverse : 0.f;
-      const float whole = std::clamp(scaled + kRound - kRound, -kLargestQuery, kLargestQuery);
-      integers[i] = static_cast<int16_t>(whole);
-      sum += integers[i];
-    }
-    shape.arrange(integers, numbers);
-    const float step =
-        is_finite ? largest / kLargestQuery : std::numeric_limits<float>::quiet_NaN();
-    steps[group] = step / factor;
-    sums[group] = step * static_cast<float>(sum);
-    offsets[group] = offset * sum;
-  }
+  steps[group] = step / whole;
+  steps[shape.groups + group] = step * static_cast<float>(sum);
+  const int32_t middles = offset * sum;
+  std::memcpy(steps + 2 * shape.groups + group, &middles, sizeof(middles));
 }
 
 }  // namespace cairn::turbo_key
@@ -192,6 +172,15 @@ void decode(const Codec& codec, const Records& in, float* x) {
         hn::StoreU(hn::MulAdd(hn::LoadU(d, number), scale, centre), d, number);
       }
     }
+  }
+}
+
+void prepare(const Codec& codec, const float* query, std::byte* prepared) {
+  const Shape shape = shape_of(codec);
+  auto* integers = reinterpret_cast<int16_t*>(prepared + shape.query_offset());
+  for (uint32_t g = 0; g < shape.groups; ++g, integers += shape.group_integers()) {
+    const QueryGroup group = prepare_group(shape, query + g * kGroup, kLeastQuery, integers);
+    store_group(shape, g, group.step, group.sum, prepared);
   }
 }
 
@@ -319,6 +308,30 @@ void decode(const Codec& codec, const Records& in, float* x) {
     }
 }
 
+void prepare(const Codec& codec, const float* query, std::byte* prepared) {
+  const Shape shape = shape_of(codec);
+  auto* numbers = reinterpret_cast<int16_t*>(prepared + shape.query_offset());
+  for (uint32_t group = 0; group < shape.groups; ++group, query += kGroup, numbers += kGroup) {
+    float largest = 0;
+    bool is_finite = true;
+    for (uint32_t i = 0; i < kGroup; ++i) {
+      const float magnitude = std::abs(query[i]);
+      is_finite &= magnitude <= std::numeric_limits<float>::max();
+      largest = std::max(largest, magnitude);
+    }
+    const float inverse = is_finite && largest >= kLeastQuery ? kLargestQuery / largest : 0.f;
+    int32_t sum = 0;
+    for (uint32_t i = 0; i < kGroup; ++i) {
+      const float number = is_finite ? std::nearbyint(query[i] * inverse) : 0.f;
+      numbers[i] = static_cast<int16_t>(std::clamp(number, -kLargestQuery, kLargestQuery));
+      sum += numbers[i];
+    }
+    const float step =
+        is_finite ? largest / kLargestQuery : std::numeric_limits<float>::quiet_NaN();
+    store_group(shape, group, step, sum, prepared);
+  }
+}
+
 void scores(const Codec& codec,
             const std::byte* prepared,
             uint32_t rows,
@@ -330,8 +343,6 @@ void scores(const Codec& codec,
   for (uint32_t p = 0; p < in.count; ++p)
     for (uint32_t group = 0; group < shape.groups; ++group) {
       const Group g = load_group(codec, in, in.first + p, group);
-      uint8_t arranged[kGroup];
-      shape.arrange(g.codes, arranged);
       for (uint32_t row = 0; row < rows; ++row) {
         const std::byte* query = prepared + uint64_t{row} * codec.geometry.prepared_bytes;
         const auto* steps = reinterpret_cast<const float*>(query);
@@ -340,7 +351,7 @@ void scores(const Codec& codec,
         const auto* numbers =
             reinterpret_cast<const int16_t*>(query + shape.query_offset()) + group * kGroup;
         int32_t product = 0;
-        for (uint32_t i = 0; i < kGroup; ++i) product += arranged[i] * numbers[i];
+        for (uint32_t i = 0; i < kGroup; ++i) product += g.codes[i] * numbers[i];
         product = factor * product - offsets[group];
         const float f = steps[group] * static_cast<float>(product);
         float& score = out[row * score_stride + p];
