@@ -31,7 +31,7 @@ HWY_INLINE void arrange_query(const Shape& shape, const int16_t* numbers, int16_
                                                       8, 9, 12, 13, 10, 11, 14, 15};
   alignas(16) static constexpr uint8_t kPairsOf8[] = {0, 1, 8,  9,  2, 3, 10, 11,
                                                       4, 5, 12, 13, 6, 7, 14, 15};
-  const uint32_t codes = shape.codes_in_word(), count = shape.group_words() * codes;
+  const uint32_t codes = shape.codes_in_word(), count = shape.group_integers();
   if (codes == 16) {
     for (uint32_t i = 0; i < count; i += 16) {
       const auto lower = hn::LoadU(d, numbers + i), upper = hn::LoadU(d, numbers + i + 8);
@@ -47,11 +47,11 @@ HWY_INLINE void arrange_query(const Shape& shape, const int16_t* numbers, int16_
   }
 }
 
-// NaN where one of them is. `count`: a multiple of 8.
-HWY_INLINE float largest_magnitude(const float* x, uint32_t count) {
-  const hn::CappedTag<float, 8> d;
-  const hn::RebindToSigned<decltype(d)> integers;
-  constexpr uint32_t kLanes = hn::MaxLanes(hn::CappedTag<float, 8>());
+// NaN where one of them is. `count`: a multiple of the lanes.
+template <class D>
+HWY_INLINE float largest_magnitude(D d, const float* x, uint32_t count) {
+  const hn::RebindToSigned<D> integers;
+  constexpr uint32_t kLanes = hn::MaxLanes(D());
   auto largest = hn::Zero(integers);  // bits of magnitudes are in the order of the magnitudes
   for (uint32_t i = 0; i < count; i += kLanes)
     largest = hn::Max(largest, hn::BitCast(integers, hn::Abs(hn::LoadU(d, x + i))));
@@ -59,11 +59,12 @@ HWY_INLINE float largest_magnitude(const float* x, uint32_t count) {
 }
 
 // The sum of the integers.
-HWY_INLINE int32_t round_query(const float* x, uint32_t count, float inverse, int16_t* rounded) {
-  const hn::CappedTag<float, 8> d;
-  const hn::RebindToSigned<decltype(d)> integers;
-  const hn::Rebind<int16_t, decltype(d)> halves;
-  constexpr uint32_t kLanes = hn::MaxLanes(hn::CappedTag<float, 8>());
+template <class D>
+HWY_INLINE int32_t
+round_query(D d, const float* x, uint32_t count, float inverse, int16_t* rounded) {
+  const hn::RebindToSigned<D> integers;
+  const hn::Rebind<int16_t, D> halves;
+  constexpr uint32_t kLanes = hn::MaxLanes(D());
   const auto most = hn::Set(d, kLargestQuery);
   auto sum = hn::Zero(integers);
   for (uint32_t i = 0; i < count; i += kLanes) {
@@ -80,26 +81,34 @@ struct QueryGroup {
   int32_t sum;  // of the integers
 };
 
+template <class D>
+HWY_INLINE QueryGroup
+prepare_group(D d, const Shape& shape, const float* x, float least, int16_t* integers) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float largest = largest_magnitude(d, x, shape.group);
+  if (!(largest < kInfinity)) {
+    std::memset(integers, 0, shape.group_integers() * sizeof(int16_t));
+    return {std::numeric_limits<float>::quiet_NaN(), 0};
+  }
+  const float inverse = kLargestQuery / largest;
+  const bool is_some = largest >= least && inverse < kInfinity;
+  int16_t rounded[kMaxGroup];
+  const int32_t sum = round_query(d, x, shape.group, is_some ? inverse : 0.f, rounded);
+  for (uint32_t i = shape.group; i < shape.group_integers(); ++i) rounded[i] = 0;
+  arrange_query(shape, rounded, integers);
+  return {largest / kLargestQuery, sum};
+}
+
 // One group's integers, arranged. A query whose largest magnitude is below `least`, or too small to
 // divide by, counts as 0.
 HWY_INLINE QueryGroup prepare_group(const Shape& shape,
                                     const float* x,
                                     float least,
                                     int16_t* integers) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const uint32_t numbers = shape.group_words() * shape.codes_in_word();
-  const float largest = largest_magnitude(x, shape.group);
-  if (!(largest < kInfinity)) {
-    std::memset(integers, 0, numbers * sizeof(int16_t));
-    return {std::numeric_limits<float>::quiet_NaN(), 0};
-  }
-  const float inverse = kLargestQuery / largest;
-  int16_t rounded[kMaxGroup];
-  for (uint32_t i = shape.group; i < numbers; ++i) rounded[i] = 0;
-  const bool is_some = largest >= least && inverse < kInfinity;
-  const int32_t sum = round_query(x, shape.group, is_some ? inverse : 0.f, rounded);
-  arrange_query(shape, rounded, integers);
-  return {largest / kLargestQuery, sum};
+  const hn::ScalableTag<float> whole;
+  const hn::CappedTag<float, 8> eight;
+  if (shape.group % hn::Lanes(whole) == 0) return prepare_group(whole, shape, x, least, integers);
+  return prepare_group(eight, shape, x, least, integers);
 }
 
 // A chunk of keys as [word][position], and its scales and biases as [group][position].
@@ -108,6 +117,7 @@ struct Keys {
   size_t word_stride;     // bytes
   const std::byte* next;  // the same words of what is read next; null: unknown
   size_t count;           // of positions, to a whole vector
+  int share_shift;        // 1: rows take two tiles, each of which asks for half of what is next
   alignas(64) float scales[kMaxGroups * kChunk];
   alignas(64) float biases[kMaxGroups * kChunk];
 };
@@ -131,28 +141,28 @@ HWY_INLINE H codes_of_pair(size_t pair, H words, H mask) {
 }
 
 // Asks for the keys that are read next, a little with every word that a tile reads: in ascending
-// order, whatever order the tile reads, as in tile-inl.h.
+// order, whatever order the tile reads, as in tile-inl.h. In registers from tile to tile.
 struct Lines {
   const std::byte* row;  // null: nothing to ask for
-  size_t row_bytes, word_stride, column = 0;
-  int share_shift;  // 1: rows take two tiles, each of which asks for half of the words' rows
+  size_t column;
 
   template <size_t kBytes>
-  HWY_INLINE void ask() {
+  HWY_INLINE void ask(const Keys& keys) {
     if (row == nullptr) return;
     HWY_UNROLL(4)
     for (size_t line = 0; line < kBytes; line += 64) __builtin_prefetch(row + column + line, 0, 2);
-    column += kBytes >> share_shift;
-    if (column < row_bytes) return;
+    column += kBytes >> keys.share_shift;
+    if (column < keys.count * sizeof(uint32_t)) return;
     column = 0;
-    row += word_stride;
+    row += keys.word_stride;
   }
 };
 
-// Rows [row, row + kRows) x kVectors vectors of positions. kBits: of a code in the words.
+// Rows [row, row + kRows) x kVectors vectors of positions. kBits: of a code in the words. Returns
+// what is to be asked for after it.
 template <uint32_t kBits, bool kOffsets, size_t kRows, size_t kVectors>
-HWY_NOINLINE CAIRN_PAIRS_ATTR void score_tile(
-    const Scored& scored, const Keys& keys, Lines& lines, size_t row, size_t from, size_t to) {
+HWY_NOINLINE CAIRN_PAIRS_ATTR Lines
+score_tile(const Scored& scored, const Keys& keys, Lines next, size_t row, size_t from, size_t to) {
   constexpr size_t kPairs = 16 / kBits;  // in a word
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> integers;
@@ -166,7 +176,6 @@ HWY_NOINLINE CAIRN_PAIRS_ATTR void score_tile(
   const std::byte* prepared = scored.prepared + row * prepared_bytes;
   const std::byte* query = prepared + scored.query_offset;
   const std::byte* word = keys.words + from * sizeof(uint32_t);
-  Lines next = lines;  // in registers
   V scores[kRows][kVectors];
   for (size_t g = 0; g < scored.groups; ++g) {
     PairSum<Z> sums[kRows][kVectors];
@@ -174,7 +183,7 @@ HWY_NOINLINE CAIRN_PAIRS_ATTR void score_tile(
     for (size_t r = 0; r < kRows; ++r) HWY_UNROLL(8)
     for (size_t v = 0; v < kVectors; ++v) sums[r][v] = {hn::Zero(integers), hn::Zero(integers)};
     for (size_t w = 0; w < scored.group_words; ++w) {
-      next.ask<kVectors * kLanes * sizeof(uint32_t)>();
+      next.ask<kVectors * kLanes * sizeof(uint32_t)>(keys);
       H codes[kVectors];
       HWY_UNROLL(8)
       for (size_t v = 0; v < kVectors; ++v)
@@ -217,7 +226,6 @@ HWY_NOINLINE CAIRN_PAIRS_ATTR void score_tile(
       }
     }
   }
-  lines = next;
   for (size_t r = 0; r < kRows; ++r) {
     float* out = scored.out + (row + r) * scored.stride;
     if (from + kVectors * kLanes <= to) {
@@ -228,6 +236,7 @@ HWY_NOINLINE CAIRN_PAIRS_ATTR void score_tile(
       std::memcpy(out + from, all, (to - from) * sizeof(float));
     }
   }
+  return next;
 }
 
 template <uint32_t kBits, bool kOffsets, size_t kRows>
@@ -236,9 +245,9 @@ void score_rows(const Scored& scored, const Keys& keys, Lines next, size_t row, 
   size_t from = 0;
   if constexpr (HWY_TARGET != HWY_AVX2)
     for (; from + 3 * kLanes < count; from += 4 * kLanes)
-      score_tile<kBits, kOffsets, kRows, 4>(scored, keys, next, row, from, count);
+      next = score_tile<kBits, kOffsets, kRows, 4>(scored, keys, next, row, from, count);
   for (; from + kLanes < count; from += 2 * kLanes)
-    score_tile<kBits, kOffsets, kRows, 2>(scored, keys, next, row, from, count);
+    next = score_tile<kBits, kOffsets, kRows, 2>(scored, keys, next, row, from, count);
   if (from < count) score_tile<kBits, kOffsets, kRows, 1>(scored, keys, next, row, from, count);
 }
 
@@ -255,15 +264,12 @@ constexpr size_t rows_of_score_tile(size_t rows) {
 template <uint32_t kBits, bool kOffsets>
 void score_chunk(const Scored& scored, const Keys& keys, size_t rows, size_t count) {
   const size_t words = scored.groups * scored.group_words;
-  const size_t shares = rows_of_score_tile(rows) < rows ? 2 : 1;
+  const size_t shares = size_t{1} << keys.share_shift;
   size_t share = 0;
   for (size_t row = 0; row < rows; ++share) {
     const size_t some = rows_of_score_tile(rows - row);
     const bool does_ask = keys.next != nullptr && share < shares;
-    const Lines next{.row = does_ask ? keys.next + share * (words / 2) * keys.word_stride : nullptr,
-                     .row_bytes = keys.count * sizeof(uint32_t),
-                     .word_stride = keys.word_stride,
-                     .share_shift = shares == 2 ? 1 : 0};
+    const Lines next{does_ask ? keys.next + share * (words / 2) * keys.word_stride : nullptr, 0};
     if (some == 4)
       score_rows<kBits, kOffsets, 4>(scored, keys, next, row, count);
     else if (some == 3)
@@ -323,6 +329,7 @@ void score_codes(const Shape& shape,
     read_groups(shape, in, kBiases, p, count, keys.biases);
     const uint64_t read = round_up(count, lanes);
     keys.count = read;
+    keys.share_shift = rows_of_score_tile(rows) < rows ? 1 : 0;
     if (shape.is_native() && plane.position_stride == 4 && in.first + p + read <= in.capacity) {
       keys.words = in.at(kCodes, in.first + p);
       keys.word_stride = plane.word_stride;

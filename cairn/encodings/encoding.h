@@ -71,17 +71,16 @@ struct Geometry {
 // Where one plane of one head lies in one page: word w of position p is at data + p *
 // position_stride + w * word_stride.
 struct PlaneRun {
-  std::byte* data = nullptr;
-  size_t position_stride = 0;  // bytes
-  size_t word_stride = 0;      // bytes
-  const std::byte* next =
-      nullptr;  // records that are read soon, as many: worth a prefetch; null: unknown
+  std::byte* data;
+  size_t position_stride;  // bytes
+  size_t word_stride;      // bytes
+  const std::byte* next;   // records that are read soon, as many: worth a prefetch; null: unknown
 };
 
 // Positions [first, first + count) of one page, for one head of one family. `capacity` positions
 // may be read (what lies beyond the written ones is arbitrary and must not reach a result).
 struct Records {
-  std::array<PlaneRun, kMaxPlanes> planes{};
+  std::array<PlaneRun, kMaxPlanes> planes;  // as many as the encoding has
   uint32_t first = 0;
   uint32_t count = 0;
   uint32_t capacity = 0;

@@ -76,11 +76,6 @@ HWY_INLINE void each_sixteen(const Places& places, Whole whole, Ragged ragged) {
   if (i < end) ragged(i, 0, end - i);
 }
 
-// Ragged ends pass through a copy, so that nothing outside the range is read or written.
-struct Sixteen {
-  alignas(64) float values[kSums];
-};
-
 template <size_t kRows>
 void block_of_rows(float* scores, size_t stride, const Places (&ranges)[2], Softmax* results) {
   const float kLowest = -std::numeric_limits<float>::infinity();
@@ -98,13 +93,12 @@ void block_of_rows(float* scores, size_t stride, const Places (&ranges)[2], Soft
                 hn::Max(maxima[r][j], hn::LoadU(d, scores + r * stride + i + j * kLanes));
         },
         [&](size_t i, size_t begin, size_t end) HWY_ATTR {
-          for (size_t r = 0; r < kRows; ++r) {
-            Sixteen x;
-            for (float& value : x.values) value = kLowest;
-            std::memcpy(x.values + begin, scores + r * stride + i + begin,
-                        (end - begin) * sizeof(float));
-            for (size_t j = 0; j < kVectors; ++j)
-              maxima[r][j] = hn::Max(maxima[r][j], hn::Load(d, x.values + j * kLanes));
+          for (size_t j = 0; j < kVectors; ++j) {
+            const auto seen = lanes_of(j * kLanes, begin, end);
+            for (size_t r = 0; r < kRows; ++r) {
+              const V x = hn::MaskedLoad(seen, d, scores + r * stride + i + j * kLanes);
+              maxima[r][j] = hn::Max(maxima[r][j], hn::IfThenElse(seen, x, hn::Set(d, kLowest)));
+            }
           }
         });
   V max[kRows];
@@ -136,20 +130,17 @@ void block_of_rows(float* scores, size_t stride, const Places (&ranges)[2], Soft
           }
         },
         [&](size_t i, size_t begin, size_t end) HWY_ATTR {
-          for (size_t r = 0; r < kRows; ++r) {
-            float* s = scores + r * stride + i;
-            Sixteen x = {};
-            std::memcpy(x.values + begin, s + begin, (end - begin) * sizeof(float));
-            for (size_t j = 0; j < kVectors; ++j) {
+          for (size_t j = 0; j < kVectors; ++j) {
+            const auto seen = lanes_of(j * kLanes, begin, end);
+            for (size_t r = 0; r < kRows; ++r) {
+              float* at = scores + r * stride + i + j * kLanes;
               // Adding +0 for lanes outside the range changes no sum of weights: those are never
               // below +0.
               const V w = hn::IfThenElseZero(
-                  lanes_of(j * kLanes, begin, end),
-                  exp2_nonpositive(hn::Sub(hn::Load(d, x.values + j * kLanes), max[r])));
-              hn::Store(w, d, x.values + j * kLanes);
+                  seen, exp2_nonpositive(hn::Sub(hn::MaskedLoad(seen, d, at), max[r])));
+              hn::BlendedStore(w, seen, d, at);
               sums[r][j] = hn::Add(sums[r][j], w);
             }
-            std::memcpy(s + begin, x.values + begin, (end - begin) * sizeof(float));
           }
         });
   for (size_t r = 0; r < kRows; ++r) {

@@ -34,7 +34,8 @@ struct SoftmaxFunctions {
   // Of rows that see the same: scores[row * stride + i] is a row's score of position first + i, for
   // a block that starts at position `first` (a multiple of 256). Reads the scores inside the
   // ranges, replaces them by weights E(s - m), and writes (m, l) to results[row]. Ranges ascend, do
-  // not overlap, and lie in [first, first + 256); at least one is not empty.
+  // not overlap, and lie in [first, first + 256); at least one is not empty. A row has room for all
+  // 256: some targets write what lies beside a range as they find it.
   void (*block)(
       float* scores, size_t stride, uint32_t rows, Pos first, Range a, Range b, Softmax* results);
 

@@ -153,8 +153,7 @@ class Worker {
 
   // The output of all rows, from scratch.running.
   void finish() {
-    for (uint32_t row = 0; row < rows_; ++row) {
-      const Place place = place_of(row);
+    each_place([&](uint32_t row, Place place, Place) {
       float* out = call_.out.data + static_cast<ptrdiff_t>(place.query) * call_.out.row_stride +
                    static_cast<ptrdiff_t>(place.head) * call_.out.head_stride;
       const Softmax& total = scratch_.running.softmax[row];
@@ -168,7 +167,7 @@ class Worker {
       }
       if (call_.out.log_sum_exp != nullptr)
         call_.out.log_sum_exp[place.query * call_.queries.heads + place.head] = log_sum_exp(total);
-    }
+    });
   }
 
  private:
@@ -177,10 +176,24 @@ class Worker {
     Pos query;      // row of the batch
     uint32_t head;  // query head
   };
-  Place place_of(uint32_t row) const {
-    const uint32_t in_head = row % rows_per_head_;
-    return {item_.row_of(in_head / call_.group),
-            (item_.first_head + row / rows_per_head_) * call_.group + in_head % call_.group};
+  // Calls f(row, its place, the place of the same head's next query, or its own) for all rows.
+  template <class F>
+  void each_place(F f) const {
+    const uint32_t last = item_.queries() - 1, first_head = item_.first_head * call_.group;
+    uint32_t row = 0;
+    for (uint32_t head = 0; head < item_.heads; ++head)
+      for (uint32_t query = 0; query <= last; ++query) {
+        const Pos here = item_.row_of(query), next = item_.row_of(std::min(query + 1, last));
+        for (uint32_t i = 0; i < call_.group; ++i, ++row) {
+          const uint32_t query_head = first_head + head * call_.group + i;
+          f(row, Place{here, query_head}, Place{next, query_head});
+        }
+      }
+  }
+
+  const float* query_at(Place place) const {
+    return call_.queries.data + static_cast<ptrdiff_t>(place.query) * call_.queries.row_stride +
+           static_cast<ptrdiff_t>(place.head) * call_.queries.head_stride;
   }
 
   float* o_of(const Partials& partials, uint32_t form, uint32_t row) const {
@@ -190,11 +203,11 @@ class Worker {
 
   void prepare_queries() {
     const float factor = call_.queries.scale * kLog2E;
-    for (uint32_t row = 0; row < rows_; ++row) {
-      const Place place = place_of(row);
-      const float* from = call_.queries.data +
-                          static_cast<ptrdiff_t>(place.query) * call_.queries.row_stride +
-                          static_cast<ptrdiff_t>(place.head) * call_.queries.head_stride;
+    constexpr uint32_t kLine = 64 / sizeof(float);
+    each_place([&](uint32_t row, Place place, Place next) {
+      const float* from = query_at(place);
+      for (uint32_t i = 0; i < call_.query_width; i += kLine)
+        __builtin_prefetch(query_at(next) + i);
       for (uint32_t i = 0; i < call_.query_width; ++i) scratch_.query[i] = from[i] * factor;
       for (uint32_t form = 0; form < call_.form_count; ++form)
         for (uint32_t i = 0; i < call_.forms[form].scored_count; ++i) {
@@ -202,7 +215,7 @@ class Worker {
           scored.functions->prepare(scored.place->codec, scratch_.query + scored.query_offset,
                                     prepared_of(form, i, row));
         }
-    }
+    });
   }
   std::byte* prepared_of(uint32_t form, uint32_t scored, uint32_t row) const {
     const Codec& codec = call_.forms[form].scored[scored].place->codec;

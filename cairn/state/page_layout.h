@@ -36,10 +36,13 @@ struct FamilyPlace {
 
   // The records [first, first + count) of one head in the page at `page`.
   Records records(std::byte* page, uint32_t head, uint32_t first, uint32_t count) const {
-    Records run{.first = first, .count = count, .capacity = capacity};
+    Records run;  // attention makes many of them: planes that are not there are not zeroed
+    run.first = first;
+    run.count = count;
+    run.capacity = capacity;
     for (size_t i = 0; i < planes.size(); ++i)
       run.planes[i] = {page + planes[i].offset + head * planes[i].head_bytes,
-                       planes[i].position_stride, planes[i].word_stride};
+                       planes[i].position_stride, planes[i].word_stride, nullptr};
     return run;
   }
   uint32_t capacity = 0;  // positions of a page
