@@ -82,6 +82,26 @@ Row decode_row(const Shape& shape,
                    {"threads", threads.count()}});
 }
 
+// What the plainest loop reaches of such a limit.
+Row mixed_row(size_t times, const Program& program, Threads& threads, const ColdBytes& cold) {
+  std::vector<double> ratios, times_taken, limits;
+  for (int i = 0; i < program.pairs(); ++i) {
+    const double read = read_bandwidth(threads, cold), fma = fma_peak(threads);
+    const Mixed mixed = read_and_multiply(threads, cold, times);
+    limits.push_back(std::max(mixed.bytes / read, mixed.operations / fma));
+    times_taken.push_back(mixed.seconds);
+    ratios.push_back(limits.back() / times_taken.back());
+  }
+  return make_row(
+      fmt::format("attend_plain_loop_{}_fma", times),
+      fmt::format("a loop that reads lines and multiplies each by {} vectors of 16: limit / time",
+                  times),
+      ratios, {},
+      {{"ms", median(times_taken) * 1e3},
+       {"limit_ms", median(limits) * 1e3},
+       {"threads", threads.count()}});
+}
+
 Row prefill_row(const Shape& shape, const Program& program, Threads& threads) {
   PagedState state(shape.paged());
   state.step(threads);
@@ -239,6 +259,9 @@ int run(int count, char** words) {
       return shape.queries == 1 ? decode_row(shape, program, threads, cold)
                                 : prefill_row(shape, program, threads);
     });
+  for (const size_t times : {6, 12, 18})
+    program.add_row(fmt::format("plain loop {}", times),
+                    [&, times] { return mixed_row(times, program, threads, cold); });
   for (const Comparison& comparison : kComparisons)
     program.add_row(fmt::format("compare {} {}", comparison.scheme, comparison.other),
                     [&] { return comparison_row(comparison, program, threads); });

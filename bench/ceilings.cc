@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 #include <stdexcept>
 
 #include "cairn/kernels/dispatch.h"
@@ -45,6 +46,47 @@ uint64_t read_all(const std::byte* from, size_t bytes) {
   }
   const auto sum = hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3));
   return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+// Reads line after line, of which the one 8 KiB ahead is asked for, and multiplies and adds kTimes
+// sixteen numbers by each: what attention does, but for everything that is not that. Returns how
+// many f32 operations it did.
+template <size_t kTimes>
+double read_and_multiply_times(const std::byte* from, size_t bytes, float* result) {
+  const hn::ScalableTag<float> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr size_t kLine = 64, kAhead = 8192;
+  constexpr size_t kLanes = hn::MaxLanes(hn::ScalableTag<float>()), kVectors = 16 / kLanes,
+                   kSums = HWY_MAX(12, kVectors);
+  static_assert(kSums % kVectors == 0);
+  V sums[kSums];
+  for (V& sum : sums) sum = hn::Set(d, 1.f);
+  const V factor = hn::Set(d, 0.001f);
+  for (size_t i = 0; i + kLine <= bytes; i += kLine) {
+    __builtin_prefetch(from + i + kAhead, 0, 2);
+    V line[kVectors];
+    HWY_UNROLL(4)
+    for (size_t v = 0; v < kVectors; ++v)
+      line[v] = hn::LoadU(d, reinterpret_cast<const float*>(from + i) + v * kLanes);
+    HWY_UNROLL(64)
+    for (size_t k = 0; k < kTimes * kVectors; ++k)
+      sums[k % kSums] = hn::MulAdd(line[k % kVectors], factor, sums[k % kSums]);
+  }
+  V all = sums[0];
+  for (size_t k = 1; k < kSums; ++k) all = hn::Add(all, sums[k]);
+  *result = hn::GetLane(all);
+  return 32. * kTimes * static_cast<double>(bytes / kLine);
+}
+
+double read_and_multiply(size_t times, const std::byte* from, size_t bytes, float* result) {
+  switch (times) {
+    case 6:
+      return read_and_multiply_times<6>(from, bytes, result);
+    case 12:
+      return read_and_multiply_times<12>(from, bytes, result);
+    default:
+      return read_and_multiply_times<18>(from, bytes, result);
+  }
 }
 
 // Returns how many f32 operations it did.
@@ -125,6 +167,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace cairn::bench {
 HWY_EXPORT(read_all);
+HWY_EXPORT(read_and_multiply);
 HWY_EXPORT(multiply_add);
 HWY_EXPORT(multiply_pairs);
 HWY_EXPORT(convert_numbers);
@@ -227,6 +270,22 @@ double read_bandwidth(Threads& threads, const ColdBytes& bytes) {
     sink = HWY_DYNAMIC_DISPATCH(read_all)(bytes.span().data() + i * part, part);
   });
   return static_cast<double>(part * threads.count()) / (seconds_now() - start);
+}
+
+Mixed read_and_multiply(Threads& threads, const ColdBytes& bytes, size_t times) {
+  const size_t part = bytes.span().size() / threads.count();
+  std::vector<double> operations(threads.count());
+  const double start = seconds_now();
+  threads.run([&](uint32_t i) {
+    float result = 0;
+    operations[i] = HWY_DYNAMIC_DISPATCH(read_and_multiply)(times, bytes.span().data() + i * part,
+                                                            part, &result);
+    sink = static_cast<uint64_t>(result);
+  });
+  const double seconds = seconds_now() - start;
+  return {.bytes = static_cast<double>(part * threads.count()),
+          .operations = std::accumulate(operations.begin(), operations.end(), 0.),
+          .seconds = seconds};
 }
 
 double copy_bandwidth(Threads& threads, const ColdBytes& bytes) {

@@ -60,6 +60,15 @@ class ColdBytes {
 };
 
 double read_bandwidth(Threads& threads, const ColdBytes& bytes);  // bytes per second
+
+// Reading cold bytes and multiplying them at once, as plainly as it can be written: `times` (6, 12
+// or 18) f32 multiply-adds by each number's place in a line of 64 bytes, the line 8 KiB ahead asked
+// for. What it takes longer than either alone is what no loop over cold bytes avoids.
+struct Mixed {
+  double bytes, operations, seconds;
+};
+Mixed read_and_multiply(Threads& threads, const ColdBytes& bytes, size_t times);
+
 double copy_bandwidth(Threads& threads, const ColdBytes& bytes);  // memcpy: bytes copied per second
 double fma_peak(Threads& threads);  // f32 operations per second (a fused multiply-add is two)
 // Operations per second of products of 16-bit numbers that are summed in 32 bits (a product and its
