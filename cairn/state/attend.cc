@@ -12,13 +12,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cmath>
-#include <cstring>
 
-#include "cairn/core/bytes.h"
 #include "cairn/kernels/dispatch.h"
 #include "cairn/kernels/softmax.h"
 #include "cairn/state/attend_plan.h"
+#include "cairn/state/attend_records.h"
 #include "cairn/state/workspace.h"
 
 namespace cairn {
@@ -29,9 +27,6 @@ AttendWorkspace::~AttendWorkspace() = default;
 namespace attending {
 namespace {
 
-constexpr uint32_t kAheadPositions = 64;  // how far prefetches run ahead, per head
-constexpr uint32_t kGathered = 64;        // chosen positions that are brought together for one call
-constexpr uint32_t kNeighbours = 16;      // so many chosen in a row are read where they lie
 // Between the scores of two rows: one line more than a block, or all rows would share a few sets of
 // the first cache.
 constexpr uint64_t kScoreStride = kBlockPositions + 16;
@@ -61,24 +56,6 @@ struct Scratch {
   Partials block, segment, running;
 };
 
-// Of kGathered records of one head, by planes.
-uint64_t gathered_bytes(const FamilyPlace& place) {
-  uint64_t bytes = 0;
-  for (const PlanePlace& plane : place.planes)
-    bytes += round_up(uint64_t{kGathered} * plane.record_bytes, 64);
-  return bytes;
-}
-
-uint64_t gathered_bytes(const Call& call) {
-  uint64_t bytes = 0;
-  for (uint32_t form = 0; form < call.form_count; ++form) {
-    bytes = std::max(bytes, gathered_bytes(*call.forms[form].value));
-    for (uint32_t i = 0; i < call.forms[form].scored_count; ++i)
-      bytes = std::max(bytes, gathered_bytes(*call.forms[form].scored[i].place));
-  }
-  return bytes;
-}
-
 Scratch take_scratch(Carver& carver, const Call& call, uint64_t rows) {
   Scratch scratch{};
   for (uint32_t form = 0; form < call.form_count; ++form)
@@ -106,11 +83,13 @@ struct QuerySpan {
 // Does one item's blocks.
 class Worker {
  public:
-  Worker(const Call& call, const Scratch& scratch) : call_(call), scratch_(scratch) {}
+  Worker(const Call& call, const Scratch& scratch)
+      : call_(call), scratch_(scratch), records_(call, scratch.gathered) {}
 
   void start(const Item& item) {
     item_ = item;
     seen_ = seen_by(call_.view.retention, item);
+    records_.start(item_, seen_.recent);
     rows_ = rows_of(call_, item);
     rows_per_head_ = item.queries() * call_.group;
     prepare_queries();
@@ -254,7 +233,7 @@ class Worker {
   // a time, cut where their ranges begin and end, so that every position of a piece is seen by the
   // same rows: weights of 0 would not do, because 0 * NaN is NaN and 0 + -0 is not -0.
   void attend_queries(QuerySpan queries) {
-    run_ = &item_.run_of(queries.begin);
+    records_.read(item_.run_of(queries.begin));
     const Range common = seen_by_all(queries);
     const Range before{block_.begin, common.begin}, after{common.end, block_.end};
     each_step(queries, [&](QuerySpan step) {
@@ -288,8 +267,9 @@ class Worker {
     for (uint32_t i = 0; i < call_.form_count; ++i) {
       const AttendForm& form = call_.forms[i];
       if (form.value_functions->finish_block == nullptr) continue;
-      each_rows(queries, [&](uint32_t, uint32_t row, uint32_t count) {
-        form.value_functions->finish_block(form.value_codec(), count, o_of(scratch_.block, i, row));
+      each_rows(queries, [&](Rows rows) {
+        form.value_functions->finish_block(form.value_codec(), rows.count,
+                                           o_of(scratch_.block, i, rows.first));
       });
     }
   }
@@ -355,164 +335,40 @@ class Worker {
     each_piece(queries, within, [&](Range piece, QuerySpan seers) { accumulate(seers, piece); });
   }
 
-  // Calls f(head, first row, rows) for each head's rows of some queries.
+  // The rows of some queries of one head of the item.
+  struct Rows {
+    uint32_t first, count;
+  };
+  Rows rows_of_head(QuerySpan queries, uint32_t head) const {
+    return {head * rows_per_head_ + queries.begin * call_.group,
+            (queries.end - queries.begin) * call_.group};
+  }
   template <class F>
   void each_rows(QuerySpan queries, F f) const {
-    for (uint32_t head = 0; head < item_.heads; ++head)
-      f(head, head * rows_per_head_ + queries.begin * call_.group,
-        (queries.end - queries.begin) * call_.group);
-  }
-
-  // Adjacent positions of one page, which are therefore in one form; or chosen ones of one form,
-  // wherever they are.
-  struct Stretch {
-    Pos index;  // of the first: its position, or its rank in a chosen list
-    Pos page;   // of the first, and its place there
-    uint32_t first;
-    uint32_t count;
-    uint32_t form;
-    bool is_scattered;
-  };
-
-  uint32_t form_at(Pos position) const {
-    return position < run_->exact_end ? call_.form_count - 1 : 0;
-  }
-
-  template <class F>
-  void each_stretch(Range piece, F f) const {
-    if (piece.empty()) return;
-    const uint32_t page_positions = call_.view.page_positions;
-    if (item_.is_sparse()) {
-      for (Pos index = piece.begin; index < piece.end;) {
-        const Stretch stretch = chosen_stretch({index, piece.end});
-        f(stretch);
-        index += stretch.count;
-      }
-      return;
-    }
-    Pos page = piece.begin / page_positions;
-    auto first = static_cast<uint32_t>(piece.begin % page_positions);
-    for (Pos index = piece.begin; index < piece.end; ++page, first = 0) {
-      const auto count =
-          static_cast<uint32_t>(std::min<Pos>(piece.end - index, page_positions - first));
-      f(Stretch{index, page, first, count, form_at(index), false});
-      index += count;
-    }
-  }
-
-  // What comes first of a piece of the chosen list: neighbours where there are several, else some
-  // of one form.
-  Stretch chosen_stretch(Range piece) const {
-    const uint32_t page_positions = call_.view.page_positions;
-    const uint32_t* chosen = item_.chosen.data() + piece.begin;
-    const uint32_t position = chosen[0], first = position % page_positions;
-    Stretch stretch{piece.begin, position / page_positions, first, 1, form_at(position), false};
-    const Pos on_page = std::min<Pos>(piece.end - piece.begin, page_positions - first);
-    while (stretch.count < on_page && chosen[stretch.count] == position + stretch.count)
-      ++stretch.count;
-    stretch.is_scattered = stretch.count < kNeighbours;
-    if (!stretch.is_scattered) return stretch;
-    const auto most = static_cast<uint32_t>(std::min<Pos>(kGathered, piece.end - piece.begin));
-    while (stretch.count < most && form_at(chosen[stretch.count]) == stretch.form) ++stretch.count;
-    return stretch;
-  }
-
-  // Calls f(records, first row, rows) for each head: in the order in which they lie in memory.
-  template <class F>
-  void each_records(const FamilyPlace& place,
-                    QuerySpan queries,
-                    const Stretch& stretch,
-                    F f) const {
-    if (stretch.is_scattered) {
-      each_rows(queries, [&](uint32_t head, uint32_t row, uint32_t rows) {
-        f(gather(place, item_.first_head + head, stretch), row, rows);
-      });
-      return;
-    }
-    Records records = place.records(run_->pages.page(stretch.page), item_.first_head, stretch.first,
-                                    stretch.count);
-    // Kernels ask early for the records that come kAheadPositions later in this order.
-    uint32_t next_head = std::max(1u, kAheadPositions / call_.view.page_positions);
-    Pos next_page = stretch.page;
-    for (; next_head >= item_.heads; next_head -= item_.heads) ++next_page;
-    const std::byte* next = page_ahead(next_page);
-    each_rows(queries, [&](uint32_t, uint32_t row, uint32_t rows) {
-      for (size_t i = 0; i < place.planes.size(); ++i)
-        records.planes[i].next =
-            next == nullptr ? nullptr
-                            : next + place.planes[i].offset +
-                                  (item_.first_head + next_head) * place.planes[i].head_bytes;
-      f(records, row, rows);
-      for (size_t i = 0; i < place.planes.size(); ++i)
-        records.planes[i].data += place.planes[i].head_bytes;
-      if (++next_head < item_.heads) return;
-      next_head = 0;
-      next = page_ahead(++next_page);
-    });
-  }
-
-  // Null unless the page belongs to what the item sees.
-  const std::byte* page_ahead(Pos page) const {
-    const Pos begin = page * call_.view.page_positions;
-    const bool is_seen = begin >= seen_.recent.begin && begin < seen_.recent.end &&
-                         begin < run_->first + run_->count;
-    return is_seen && !item_.is_sparse() ? run_->pages.page(page) : nullptr;
-  }
-
-  // A kernel's call costs about as much as a vector of positions does, so that chosen ones are
-  // brought together first.
-  Records gather(const FamilyPlace& place, uint32_t head, const Stretch& stretch) const {
-    constexpr uint32_t kAhead = 4, kLine = 64;  // records, bytes
-    const Pos page_positions = call_.view.page_positions;
-    const std::span<const uint32_t> chosen = item_.chosen.subspan(stretch.index, stretch.count);
-    const auto page_of = [&](Pos position) { return run_->pages.page(position / page_positions); };
-    Records records{.count = stretch.count, .capacity = kGathered};
-    std::byte* to = scratch_.gathered;
-    for (size_t i = 0; i < place.planes.size(); ++i) {
-      const PlanePlace& plane = place.planes[i];
-      records.planes[i] = {to, plane.record_bytes, plane.word_bytes};
-      // What a record has in lines of memory: words that lie apart have one each.
-      const bool is_dense = plane.word_stride == plane.word_bytes;
-      const uint64_t part_stride = is_dense ? kLine : plane.word_stride;
-      const uint64_t parts = ceil_div(plane.record_bytes, is_dense ? kLine : plane.word_bytes);
-      for (size_t at = 0; at < chosen.size(); ++at) {
-        if (const size_t next = at + kAhead; next < chosen.size()) {
-          const std::byte* record = page_of(chosen[next]) + plane.offset + head * plane.head_bytes +
-                                    chosen[next] % page_positions * plane.position_stride;
-          for (uint64_t part = 0; part < parts; ++part)
-            __builtin_prefetch(record + part * part_stride);
-        }
-        copy_out(plane, head, page_of(chosen[at]),
-                 static_cast<uint32_t>(chosen[at] % page_positions), 1,
-                 to + at * plane.record_bytes, plane.record_bytes);
-      }
-      to += round_up(uint64_t{kGathered} * plane.record_bytes, 64);
-    }
-    return records;
+    for (uint32_t head = 0; head < item_.heads; ++head) f(rows_of_head(queries, head));
   }
 
   void score(QuerySpan queries, Range piece) const {
-    each_stretch(piece, [&](const Stretch& stretch) {
+    records_.each_stretch(piece, [&](const Stretch& stretch) {
       const AttendForm& form = call_.forms[stretch.form];
       const Pos column = stretch.index - block_.begin;
       for (uint32_t i = 0; i < form.scored_count; ++i) {
         const Scored& scored = form.scored[i];
-        each_records(*scored.place, queries, stretch,
-                     [&](const Records& records, uint32_t row, uint32_t rows) {
-                       float* scores = (i == 0 ? scores_of(row) : more_of(row)) + column;
-                       scored.functions->scores(scored.place->codec,
-                                                prepared_of(stretch.form, i, row), rows, records,
-                                                scores, kScoreStride);
-                       if (i > 0) add_scores(row, rows, column, stretch.count);
-                     });
+        records_.each_head(*scored.place, stretch, [&](uint32_t head, const Records& records) {
+          const Rows rows = rows_of_head(queries, head);
+          float* scores = (i == 0 ? scores_of(rows.first) : more_of(rows.first)) + column;
+          scored.functions->scores(scored.place->codec, prepared_of(stretch.form, i, rows.first),
+                                   rows.count, records, scores, kScoreStride);
+          if (i > 0) add_scores(rows, column, stretch.count);
+        });
       }
     });
   }
 
   float* more_of(uint32_t row) const { return scratch_.more + uint64_t{row} * kScoreStride; }
 
-  void add_scores(uint32_t row, uint32_t rows, Pos column, uint32_t count) const {
-    for (uint32_t r = row; r < row + rows; ++r)
+  void add_scores(Rows rows, Pos column, uint32_t count) const {
+    for (uint32_t r = rows.first; r < rows.first + rows.count; ++r)
       for (Pos i = column; i < column + count; ++i) scores_of(r)[i] += more_of(r)[i];
   }
 
@@ -524,32 +380,33 @@ class Worker {
     }
     const Retention::Visible seen = visible(queries.begin);
     const bool is_blind = seen.sinks.empty() && seen.recent.empty();
-    const auto soften_rows = [&](uint32_t row, uint32_t rows) {
+    const auto soften_rows = [&](Rows rows) {
       for (uint32_t form = 0; form < call_.form_count; ++form)
-        std::fill_n(o_of(scratch_.block, form, row), rows * call_.forms[form].partial_floats(),
-                    0.f);
-      Softmax* results = scratch_.block.softmax + row;
+        std::fill_n(o_of(scratch_.block, form, rows.first),
+                    rows.count * call_.forms[form].partial_floats(), 0.f);
+      Softmax* results = scratch_.block.softmax + rows.first;
       if (is_blind)
-        std::fill_n(results, rows, Softmax{});
+        std::fill_n(results, rows.count, Softmax{});
       else
-        call_.softmax.block(scores_of(row), kScoreStride, rows, block_.begin, seen.sinks,
-                            seen.recent, results);
+        call_.softmax.block(scores_of(rows.first), kScoreStride, rows.count, block_.begin,
+                            seen.sinks, seen.recent, results);
     };
     if (queries.end - queries.begin == item_.queries())
-      soften_rows(0, rows_);
+      soften_rows({0, rows_});
     else
-      each_rows(queries, [&](uint32_t, uint32_t row, uint32_t rows) { soften_rows(row, rows); });
+      each_rows(queries, soften_rows);
   }
 
   void accumulate(QuerySpan queries, Range piece) const {
-    each_stretch(piece, [&](const Stretch& stretch) {
+    records_.each_stretch(piece, [&](const Stretch& stretch) {
       const AttendForm& form = call_.forms[stretch.form];
-      each_records(
-          *form.value, queries, stretch, [&](const Records& records, uint32_t row, uint32_t rows) {
-            form.value_functions->accumulate(
-                form.value_codec(), scores_of(row) + (stretch.index - block_.begin), kScoreStride,
-                rows, stretch.index, records, o_of(scratch_.block, stretch.form, row));
-          });
+      records_.each_head(*form.value, stretch, [&](uint32_t head, const Records& records) {
+        const Rows rows = rows_of_head(queries, head);
+        form.value_functions->accumulate(form.value_codec(),
+                                         scores_of(rows.first) + (stretch.index - block_.begin),
+                                         kScoreStride, rows.count, stretch.index, records,
+                                         o_of(scratch_.block, stretch.form, rows.first));
+      });
     });
   }
 
@@ -560,7 +417,7 @@ class Worker {
   uint32_t rows_ = 0;
   uint32_t rows_per_head_ = 0;
   Range block_;
-  const RunView* run_ = nullptr;  // of the queries in hand
+  RecordReader records_;
 };
 
 // The workspace of a call: scratch for every part; then, for every part, room for the segments of
