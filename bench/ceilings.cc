@@ -48,9 +48,9 @@ uint64_t read_all(const std::byte* from, size_t bytes) {
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-// Reads line after line, of which the one 8 KiB ahead is asked for, and multiplies and adds kTimes
-// sixteen numbers by each: what attention does, but for everything that is not that. Returns how
-// many f32 operations it did.
+// Reads line after line, asks for the one 8 KiB ahead, and multiplies and adds kTimes times by
+// each: what attention does, but for everything that is not that. Returns how many f32 operations
+// it did.
 template <size_t kTimes>
 double read_and_multiply_times(const std::byte* from, size_t bytes, float* result) {
   const hn::ScalableTag<float> d;

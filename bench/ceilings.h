@@ -61,9 +61,9 @@ class ColdBytes {
 
 double read_bandwidth(Threads& threads, const ColdBytes& bytes);  // bytes per second
 
-// Reading cold bytes and multiplying them at once, as plainly as it can be written: `times` (6, 12
-// or 18) f32 multiply-adds by each number's place in a line of 64 bytes, the line 8 KiB ahead asked
-// for. What it takes longer than either alone is what no loop over cold bytes avoids.
+// Reading cold bytes and multiplying them at once, as plainly as it can be written: each line of 16
+// numbers meets `times` (6, 12 or 18) multiply-adds, while the line 8 KiB ahead is asked for. Shows
+// what it costs this machine to do both at once.
 struct Mixed {
   double bytes, operations, seconds;
 };
