@@ -233,7 +233,7 @@ void Threads::run(const std::function<void(uint32_t)>& job) {
 
 void Threads::serve(uint32_t index) {
   pin(index);
-  constexpr int kSpins = 1 << 14;
+  constexpr int kSpins = 1 << 17;
   for (uint64_t seen = 0;;) {
     for (int i = 0; i < kSpins && round_.load(std::memory_order_acquire) == seen; ++i) {
     }

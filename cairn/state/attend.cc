@@ -5,8 +5,8 @@
 // slot's scored families. A chosen list is attended like a run of positions whose places are the
 // list's: everything below that speaks of positions then means ranks, until records are looked up.
 //
-// Of an item that spans parts, segments (and the blocks of a segment that spans parts) go to the
-// workspace, and the part that adds the last block joins them in order. Nobody waits for anybody.
+// Of an item that is in several shares, segments (and the blocks of a split one) go to the
+// workspace, and whoever adds the last block joins them in order. Nobody waits for anybody.
 #include "cairn/state/attend.h"
 
 #include <algorithm>
@@ -96,8 +96,10 @@ class Worker {
     clear(scratch_.running);
   }
 
-  // The block's result, in scratch.block.
-  void attend_block(Pos block) {
+  // The block's result, in scratch.block. goes_on: the block after it is attended next.
+  void attend_block(Pos block, bool goes_on) {
+    records_.end_ahead(goes_on ? seen_.recent.end
+                               : std::min(seen_.recent.end, (block + 1) * kBlockPositions));
     block_ = {block * kBlockPositions, (block + 1) * kBlockPositions};
     const QuerySpan all{0, item_.queries()};
     if (item_.runs == 1) {
@@ -420,105 +422,155 @@ class Worker {
   RecordReader records_;
 };
 
-// The workspace of a call: scratch for every part; then, for every part, room for the segments of
-// the item that starts in it and goes on beyond it, and for the blocks of the segment that does.
+// The workspace of a call: scratch for every part, then results that shares keep for each other.
 class Workspace {
  public:
-  Workspace(AttendWorkspace::State& state, const Call& call, const Plan& plan, uint32_t parts)
-      : call_(call), plan_(plan), parts_(parts) {
+  Workspace(AttendWorkspace::State& state, const Call& call, const Plan& plan)
+      : call_(call), plan_(plan) {
     Carver scratch(nullptr), partials(nullptr);
     take_scratch(scratch, call, plan.most_rows);
     take_partials(partials, call, plan.most_rows);
     scratch_bytes_ = scratch.used();
     partials_bytes_ = partials.used();
-    shared_bytes_ = parts == 1 ? 0 : partials_bytes_ * (plan.most_segments + kBlocksPerSegment);
-    bytes_ = state.reserve((scratch_bytes_ + shared_bytes_) * parts, parts);
+    bytes_ = state.reserve(scratch_bytes_ * plan.parts + partials_bytes_ * plan.kept_results,
+                           plan.share_count());
   }
 
   Scratch scratch(uint32_t part) const {
     Carver carver(bytes_ + part * scratch_bytes_);
     return take_scratch(carver, call_, plan_.most_rows);
   }
-  Partials segment(uint32_t first_owner, uint64_t place) const {
-    return shared(first_owner, kBlocksPerSegment + place);
+  Partials kept(uint64_t index) const {
+    Carver carver(bytes_ + scratch_bytes_ * plan_.parts + index * partials_bytes_);
+    return take_partials(carver, call_, plan_.most_rows);
   }
-  Partials block(uint32_t first_owner, uint32_t index) const { return shared(first_owner, index); }
 
  private:
-  Partials shared(uint32_t part, uint64_t index) const {
-    Carver carver(bytes_ + scratch_bytes_ * parts_ + part * shared_bytes_ +
-                  index * partials_bytes_);
-    return take_partials(carver, call_, plan_.most_rows);
+  const Call& call_;
+  const Plan& plan_;
+  std::byte* bytes_ = nullptr;
+  uint64_t scratch_bytes_ = 0, partials_bytes_ = 0;
+};
+
+// The shares that one part takes: in ascending order, each the first that nobody has.
+class Shares {
+ public:
+  explicit Shares(std::atomic<uint32_t>& next) : next_(next) {}
+  // Whether `share`, which is not below the last one asked for, is this part's.
+  bool take(uint32_t share) {
+    if (share == mine_) return true;
+    uint32_t next = next_.load(std::memory_order_relaxed);
+    while (next <= share)
+      if (next_.compare_exchange_weak(next, share + 1, std::memory_order_relaxed)) {
+        mine_ = share;
+        return true;
+      }
+    return false;
+  }
+  // Whether others have all of [first, last], of which none is below the last one asked for.
+  bool are_gone(uint32_t first, uint32_t last) const {
+    return first != mine_ && last < next_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<uint32_t>& next_;
+  uint32_t mine_ = kNoShare;
+};
+
+// One part's way through the items of a plan.
+class Traversal {
+ public:
+  Traversal(const Call& call,
+            const Plan& plan,
+            const Workspace& workspace,
+            AttendWorkspace::State& state,
+            Part part)
+      : call_(call),
+        plan_(plan),
+        workspace_(workspace),
+        state_(state),
+        part_(part),
+        scratch_(workspace.scratch(part.index)),
+        shares_(state.next_share),
+        worker_(call, scratch_) {}
+
+  // Items come in order.
+  void attend(const Item& item) {
+    const Extent extent = extent_of(call_, plan_, item, cost_);
+    if (extent.blocks == 0) {  // a chosen list of nothing: somebody writes the zeros
+      if (part_.index == 0) {
+        worker_.start(item);
+        worker_.finish();
+      }
+    } else if (!shares_.are_gone(extent.first_share, extent.last_share)) {
+      attend_shares(item, extent);
+    }
+    cost_ = extent.cost_after;
+    kept_ += extent.kept_results();
+  }
+
+ private:
+  void attend_shares(const Item& item, const Extent& extent) {
+    uint64_t blocks = 0, split_segments = 0;
+    each_segment(call_, plan_, item, cost_, [&](const Segment& segment) {
+      uint64_t done = 0;
+      for (uint32_t i = 0; i < segment.blocks; ++i) {
+        if (!shares_.take(segment.share[i])) continue;
+        if (blocks + done == 0) worker_.start(item);
+        if (done++ == 0) worker_.clear(scratch_.segment);
+        worker_.attend_block(segment.block[i], segment.share[i + 1] == segment.share[i]);
+        if (segment.is_split())
+          worker_.copy(scratch_.block, kept_block(extent, split_segments, i));
+        else
+          worker_.join(scratch_.segment, scratch_.block);
+      }
+      blocks += done;
+      if (segment.is_split())
+        ++split_segments;
+      else if (done != 0 && extent.is_split())
+        worker_.copy(scratch_.segment, workspace_.kept(kept_ + segment.place));
+      else if (done != 0)
+        worker_.join(scratch_.running, scratch_.segment);
+    });
+    if (blocks == 0) return;
+    if (extent.is_split()) {
+      std::atomic<uint64_t>& finished = state_.finished[extent.first_share];
+      if (finished.fetch_add(blocks, std::memory_order_acq_rel) + blocks != extent.blocks) return;
+      finished.store(0, std::memory_order_relaxed);  // for the next call
+      join_all(item, extent);
+    }
+    worker_.finish();
+  }
+
+  void join_all(const Item& item, const Extent& extent) {
+    uint64_t split_segments = 0;
+    each_segment(call_, plan_, item, cost_, [&](const Segment& segment) {
+      if (!segment.is_split()) {
+        worker_.join(scratch_.running, workspace_.kept(kept_ + segment.place));
+        return;
+      }
+      worker_.clear(scratch_.segment);
+      for (uint32_t i = 0; i < segment.blocks; ++i)
+        worker_.join(scratch_.segment, kept_block(extent, split_segments, i));
+      ++split_segments;
+      worker_.join(scratch_.running, scratch_.segment);
+    });
+  }
+
+  Partials kept_block(const Extent& extent, uint64_t split_segment, uint32_t block) const {
+    return workspace_.kept(kept_ + extent.segments + split_segment * kBlocksPerSegment + block);
   }
 
   const Call& call_;
   const Plan& plan_;
-  uint32_t parts_;
-  std::byte* bytes_ = nullptr;
-  uint64_t scratch_bytes_ = 0, partials_bytes_ = 0, shared_bytes_ = 0;
+  const Workspace& workspace_;
+  AttendWorkspace::State& state_;
+  Part part_;
+  Scratch scratch_;
+  Shares shares_;
+  Worker worker_;
+  uint64_t cost_ = 0, kept_ = 0;  // of the items before this one
 };
-
-// What part `part.index` does of an item that takes up cost_before.. of the plan; returns its end.
-uint64_t attend_item(const Call& call,
-                     const Plan& plan,
-                     const Item& item,
-                     uint64_t cost_before,
-                     Part part,
-                     const Workspace& workspace,
-                     const Scratch& scratch,
-                     std::atomic<uint64_t>* finished_blocks) {
-  uint32_t first_owner = part.count, last_owner = 0;
-  uint64_t blocks = 0, mine = 0;
-  const uint64_t cost_after =
-      each_segment(call, plan, item, cost_before, part.count, [&](const Segment& segment) {
-        first_owner = std::min(first_owner, segment.owner[0]);
-        last_owner = segment.owner[segment.blocks - 1];
-        blocks += segment.blocks;
-        for (uint32_t i = 0; i < segment.blocks; ++i) mine += segment.owner[i] == part.index;
-      });
-  const bool is_blind = blocks == 0;  // a chosen list of nothing: somebody writes the zeros
-  if (is_blind ? part.index != 0 : mine == 0) return cost_after;
-
-  Worker worker(call, scratch);
-  worker.start(item);
-  const bool is_whole = is_blind || first_owner == last_owner;
-  each_segment(call, plan, item, cost_before, part.count, [&](const Segment& segment) {
-    worker.clear(scratch.segment);
-    bool has_mine = false;
-    for (uint32_t i = 0; i < segment.blocks; ++i) {
-      if (segment.owner[i] != part.index) continue;
-      has_mine = true;
-      worker.attend_block(segment.block[i]);
-      if (segment.is_cut())
-        worker.copy(scratch.block, workspace.block(segment.owner[0], i));
-      else
-        worker.join(scratch.segment, scratch.block);
-    }
-    if (!has_mine || segment.is_cut()) return;
-    if (is_whole)
-      worker.join(scratch.running, scratch.segment);
-    else
-      worker.copy(scratch.segment, workspace.segment(first_owner, segment.place));
-  });
-
-  if (!is_whole) {
-    std::atomic<uint64_t>& finished = finished_blocks[first_owner];
-    if (finished.fetch_add(mine, std::memory_order_acq_rel) + mine != blocks) return cost_after;
-    finished.store(0, std::memory_order_relaxed);  // for the next call
-    each_segment(call, plan, item, cost_before, part.count, [&](const Segment& segment) {
-      if (!segment.is_cut()) {
-        worker.join(scratch.running, workspace.segment(first_owner, segment.place));
-        return;
-      }
-      worker.clear(scratch.segment);
-      for (uint32_t i = 0; i < segment.blocks; ++i)
-        worker.join(scratch.segment, workspace.block(segment.owner[0], i));
-      worker.join(scratch.running, scratch.segment);
-    });
-  }
-  worker.finish();
-  return cost_after;
-}
 
 }  // namespace
 }  // namespace attending
@@ -529,15 +581,13 @@ void attend(const View& view, const Queries& queries, const Attended& out, Part 
   if (view.rows == 0) return;
   const RoundingScope rounding;
   const Call call = make_call(view, queries, out);
-  const Plan plan = make_plan(call);
+  const Plan plan = make_plan(call, part.count);
 
   AttendWorkspace::State& state = view.workspace->state();
-  const Workspace workspace(state, call, plan, part.count);
-  const Scratch scratch = workspace.scratch(part.index);
-  uint64_t cost = 0;
-  each_item(call, [&](const Item& item) {
-    cost = attend_item(call, plan, item, cost, part, workspace, scratch, state.finished.get());
-  });
+  const AttendWorkspace::State::Visit visit(state, part.count);
+  const Workspace workspace(state, call, plan);
+  Traversal traversal(call, plan, workspace, state, part);
+  each_item(call, [&](const Item& item) { traversal.attend(item); });
 }
 
 void decode(const View& view, size_t run, FamilyId family, Pos first, Pos count, float* out) {

@@ -57,9 +57,12 @@ struct Attended {
 };
 
 // Causal within the runs, windows and sinks by the slot's retention. Every row sees at least
-// itself. Part `part.index` of `part.count`: the parts may run at once or one after the other, in
-// any order, on any threads; all parts of one call end before the next call on the same step
-// begins. NaN in what a row sees gives NaN in that row.
+// itself. NaN in what a row sees gives NaN in that row.
+//
+// Part `part.index` of `part.count`: the parts may run at once or one after the other, in any
+// order, on any threads. Who comes takes a share of what is left, so that a part may find nothing
+// to do. Every part of a call is called, even after one failed, and all of them end before the next
+// call on the same step begins.
 void attend(const View& view, const Queries& queries, const Attended& out, Part part = {});
 
 // Scratch that the parts of a call share; owned by a session (or a snapshot's reader) and reused

@@ -86,18 +86,19 @@ uint32_t runs_together(const Call& call, std::span<const RunView> runs) {
   return count;
 }
 
-Plan make_plan(const Call& call) {
-  Plan plan;
+Plan make_plan(const Call& call, uint32_t parts) {
+  Plan plan{.parts = parts};
   each_item(call, [&](const Item& item) {
-    uint64_t segments = 0;
-    Pos newest = ~Pos{0};
-    each_block(seen_by(call.view.retention, item), [&](Pos block, Pos positions) {
-      plan.total_cost += cost_of(call, item, positions);
-      segments += block / kBlocksPerSegment != newest;
-      newest = block / kBlocksPerSegment;
-    });
-    plan.most_segments = std::max(plan.most_segments, segments);
+    each_block(seen_by(call.view.retention, item),
+               [&](Pos, Pos positions) { plan.total_cost += cost_of(call, item, positions); });
     plan.most_rows = std::max(plan.most_rows, rows_of(call, item));
+  });
+  if (parts == 1) return plan;
+  uint64_t cost = 0;
+  each_item(call, [&](const Item& item) {
+    const Extent extent = extent_of(call, plan, item, cost);
+    plan.kept_results += extent.kept_results();
+    cost = extent.cost_after;
   });
   return plan;
 }

@@ -6,9 +6,10 @@
 //   segment  1,024 positions of an item: results are joined inside segments, then over them
 //   block    256 positions: scores, softmax, weighted sum, join
 //
-// Every part makes the same plan: all blocks of all items in order, each with a cost; part i of n
-// takes those whose middle lies in the i-th n-th of the total. An item inside one part is finished
-// there.
+// Every part makes the same plan: all blocks of all items in order, each with a cost, cut into
+// shares. Parts take shares in order, each the first that nobody has (attend.cc): of n parts the
+// first n shares are three quarters of all work and those after them small, so that nobody waits
+// long for a part that came late or whose core is slow. An item inside one share is finished there.
 #ifndef CAIRN_STATE_ATTEND_PLAN_H_
 #define CAIRN_STATE_ATTEND_PLAN_H_
 
@@ -144,51 +145,88 @@ inline uint64_t cost_of(const Call& call, const Item& item, Pos positions) {
   return (positions + 8) * (rows_of(call, item) + 1);
 }
 
-// Which part takes what.
 struct Plan {
+  uint32_t parts = 1;
   uint64_t total_cost = 0;
-  uint64_t most_segments = 0;  // of one item
-  uint32_t most_rows = 0;      // of one item
+  uint32_t most_rows = 0;     // of one item
+  uint64_t kept_results = 0;  // that shares keep for each other, of items in several shares
 
-  uint32_t owner(uint64_t cost_before, uint64_t cost, uint32_t parts) const {
+  // Of n parts the first n shares are 12 sixteenths of the total, the next n two, the last 2 n two.
+  uint32_t share_count() const { return 4 * parts; }
+  // Of a block, by where the middle of its cost lies. One part takes all at once.
+  uint32_t share_of(uint64_t cost_before, uint64_t cost) const {
+    if (parts == 1) return 0;
     __extension__ using Wide = unsigned __int128;
-    return static_cast<uint32_t>((Wide{cost_before} * 2 + cost) * parts / (Wide{total_cost} * 2));
+    const auto at =
+        static_cast<uint64_t>((Wide{cost_before} * 2 + cost) * 16 * parts / (Wide{total_cost} * 2));
+    const uint64_t n = parts;
+    if (at < 12 * n) return static_cast<uint32_t>(at / 12);
+    if (at < 14 * n) return static_cast<uint32_t>(n + (at - 12 * n) / 2);
+    return static_cast<uint32_t>(2 * n + (at - 14 * n));
   }
 };
 
-Plan make_plan(const Call& call);
+Plan make_plan(const Call& call, uint32_t parts);
 
-// The blocks of one segment that an item sees, and the parts that take them.
+// The blocks of one segment that an item sees, and their shares.
 struct Segment {
   uint64_t place = 0;  // among the item's segments
   uint32_t blocks = 0;
   std::array<Pos, kBlocksPerSegment> block{};
-  std::array<uint32_t, kBlocksPerSegment> owner{};
+  std::array<uint32_t, kBlocksPerSegment + 1> share{};  // one more: of the block that comes after
 
-  bool is_cut() const { return owner[0] != owner[blocks - 1]; }
+  bool is_split() const { return share[0] != share[blocks - 1]; }
 };
+inline constexpr uint32_t kNoShare = ~uint32_t{0};
 
 // Calls f(segment) for every segment of an item; returns the cost up to its end.
 template <class F>
-uint64_t each_segment(const Call& call,
-                      const Plan& plan,
-                      const Item& item,
-                      uint64_t cost_before,
-                      uint32_t parts,
-                      F f) {
+uint64_t each_segment(
+    const Call& call, const Plan& plan, const Item& item, uint64_t cost_before, F f) {
   Segment segment;
   each_block(seen_by(call.view.retention, item), [&](Pos block, Pos positions) {
+    const uint64_t cost = cost_of(call, item, positions);
+    const uint32_t share = plan.share_of(cost_before, cost);
     if (segment.blocks != 0 && segment.block[0] / kBlocksPerSegment != block / kBlocksPerSegment) {
+      segment.share[segment.blocks] = share;
       f(segment);
       segment = {.place = segment.place + 1};
     }
-    const uint64_t cost = cost_of(call, item, positions);
     segment.block[segment.blocks] = block;
-    segment.owner[segment.blocks++] = plan.owner(cost_before, cost, parts);
+    segment.share[segment.blocks++] = share;
     cost_before += cost;
   });
+  segment.share[segment.blocks] = kNoShare;
   if (segment.blocks > 0) f(segment);
   return cost_before;
+}
+
+// Where an item lies in the plan.
+struct Extent {
+  uint32_t first_share = kNoShare, last_share = kNoShare;  // none: it sees nothing
+  uint64_t blocks = 0, segments = 0, split_segments = 0;
+  uint64_t cost_after = 0;
+
+  bool is_split() const { return first_share != last_share; }
+  // What shares keep for each other: every segment, and every block of a split one.
+  uint64_t kept_results() const {
+    return is_split() ? segments + split_segments * kBlocksPerSegment : 0;
+  }
+};
+
+inline Extent extent_of(const Call& call,
+                        const Plan& plan,
+                        const Item& item,
+                        uint64_t cost_before) {
+  Extent extent;
+  extent.cost_after = each_segment(call, plan, item, cost_before, [&](const Segment& segment) {
+    if (extent.blocks == 0) extent.first_share = segment.share[0];
+    extent.last_share = segment.share[segment.blocks - 1];
+    extent.blocks += segment.blocks;
+    ++extent.segments;
+    extent.split_segments += segment.is_split();
+  });
+  return extent;
 }
 
 }  // namespace cairn::attending

@@ -46,13 +46,15 @@ struct AttendWorkspace::State {
   AlignedBytes bytes;
   uint64_t byte_count = 0;
   std::unique_ptr<std::atomic<uint64_t>[]>
-      finished;  // per part: segments done of the item that starts in it; 0 between calls
-  uint32_t part_count = 0;
+      finished;  // by its first share, blocks done of an item in several; 0 between calls
+  uint32_t share_count = 0;
+  // The first share that nobody has taken, and the parts that have left; 0 between calls.
+  std::atomic<uint32_t> next_share{0}, parts_gone{0};
 
   // Room for one call; what the last one left there is gone. All parts of a call ask for the same,
   // so only the first one can find too little. Doubling keeps the cost of a sequence that grows
   // token by token constant.
-  std::byte* reserve(uint64_t wanted_bytes, uint32_t parts) {
+  std::byte* reserve(uint64_t wanted_bytes, uint32_t shares) {
     const std::lock_guard lock(mutex);
     if (byte_count < wanted_bytes) {
       const uint64_t grown = std::max(wanted_bytes, 2 * byte_count);
@@ -61,12 +63,30 @@ struct AttendWorkspace::State {
       bytes = make_aligned(grown);
       byte_count = grown;
     }
-    if (part_count < parts) {
-      finished = std::make_unique<std::atomic<uint64_t>[]>(parts);
-      part_count = parts;
+    if (share_count < shares) {
+      finished = std::make_unique<std::atomic<uint64_t>[]>(shares);
+      share_count = shares;
     }
     return bytes.get();
   }
+
+  // Every part of a call has one. The last to go makes the workspace ready for the next call, even
+  // where a part fails.
+  class Visit {
+   public:
+    Visit(State& state, uint32_t parts) : state_(state), parts_(parts) {}
+    ~Visit() {
+      if (state_.parts_gone.fetch_add(1, std::memory_order_acq_rel) + 1 != parts_) return;
+      state_.next_share.store(0, std::memory_order_relaxed);
+      state_.parts_gone.store(0, std::memory_order_relaxed);
+    }
+    Visit(const Visit&) = delete;
+    Visit& operator=(const Visit&) = delete;
+
+   private:
+    State& state_;
+    uint32_t parts_;
+  };
 };
 
 }  // namespace cairn

@@ -252,9 +252,13 @@ TEST_P(EveryTarget, PartsMayComeInAnyOrderAndAtOnce) {
                  {.runs = {1}, .parts = parts, .is_backwards = is_backwards, .silent = silent}) ==
             expected)
             << heads << " heads, " << parts << " parts, backwards " << is_backwards;
-    for (int round = 0; round < 3; ++round)
-      EXPECT_TRUE(tell(story, {.runs = {1}, .parts = 4, .has_threads = true, .silent = silent}) ==
-                  expected);
+    for (int round = 0; round < 12; ++round) {
+      const uint32_t parts = 2 + round % 4;
+      EXPECT_TRUE(
+          tell(story, {.runs = {1}, .parts = parts, .has_threads = true, .silent = silent}) ==
+          expected)
+          << heads << " heads, " << parts << " threads";
+    }
   }
 }
 
