@@ -173,11 +173,12 @@ struct Segment {
   uint64_t place = 0;  // among the item's segments
   uint32_t blocks = 0;
   std::array<Pos, kBlocksPerSegment> block{};
-  std::array<uint32_t, kBlocksPerSegment + 1> share{};  // one more: of the block that comes after
+  std::array<uint32_t, kBlocksPerSegment> share{};
 
   bool is_split() const { return share[0] != share[blocks - 1]; }
 };
 inline constexpr uint32_t kNoShare = ~uint32_t{0};
+inline constexpr uint32_t kMostBlocksApart = kBlocksPerSegment - 1;  // from a segment's first
 
 // Calls f(segment) for every segment of an item; returns the cost up to its end.
 template <class F>
@@ -185,18 +186,15 @@ uint64_t each_segment(
     const Call& call, const Plan& plan, const Item& item, uint64_t cost_before, F f) {
   Segment segment;
   each_block(seen_by(call.view.retention, item), [&](Pos block, Pos positions) {
-    const uint64_t cost = cost_of(call, item, positions);
-    const uint32_t share = plan.share_of(cost_before, cost);
     if (segment.blocks != 0 && segment.block[0] / kBlocksPerSegment != block / kBlocksPerSegment) {
-      segment.share[segment.blocks] = share;
       f(segment);
       segment = {.place = segment.place + 1};
     }
+    const uint64_t cost = cost_of(call, item, positions);
     segment.block[segment.blocks] = block;
-    segment.share[segment.blocks++] = share;
+    segment.share[segment.blocks++] = plan.share_of(cost_before, cost);
     cost_before += cost;
   });
-  segment.share[segment.blocks] = kNoShare;
   if (segment.blocks > 0) f(segment);
   return cost_before;
 }
@@ -208,9 +206,10 @@ struct Extent {
   uint64_t cost_after = 0;
 
   bool is_split() const { return first_share != last_share; }
-  // What shares keep for each other: every segment, and every block of a split one.
+  // What shares keep for each other: every segment, and of a split one all blocks but the first,
+  // which the others are joined to.
   uint64_t kept_results() const {
-    return is_split() ? segments + split_segments * kBlocksPerSegment : 0;
+    return is_split() ? segments + split_segments * kMostBlocksApart : 0;
   }
 };
 

@@ -38,8 +38,6 @@ class RecordReader {
     item_ = &item;
     recent_ = recent;
   }
-  // Positions from here on are not read next by this part.
-  void end_ahead(Pos end) { recent_.end = end; }
   // Whose pages are read from now on.
   void read(const RunView& run) { run_ = &run; }
 

@@ -46,7 +46,7 @@ struct AttendWorkspace::State {
   AlignedBytes bytes;
   uint64_t byte_count = 0;
   std::unique_ptr<std::atomic<uint64_t>[]>
-      finished;  // by its first share, blocks done of an item in several; 0 between calls
+      done;  // per share: blocks of an item, and of a segment, that begins in it; 0 between calls
   uint32_t share_count = 0;
   // The first share that nobody has taken, and the parts that have left; 0 between calls.
   std::atomic<uint32_t> next_share{0}, parts_gone{0};
@@ -64,7 +64,7 @@ struct AttendWorkspace::State {
       byte_count = grown;
     }
     if (share_count < shares) {
-      finished = std::make_unique<std::atomic<uint64_t>[]>(shares);
+      done = std::make_unique<std::atomic<uint64_t>[]>(uint64_t{2} * shares);
       share_count = shares;
     }
     return bytes.get();
