@@ -174,11 +174,12 @@ Row peer_row(const Peer& peer, const Program& program, Threads& threads) {
                         .queries = shape.queries},
                        threads.count());
   ours.step(threads);
-  theirs.step();
+  theirs.seconds_of_step();
   std::vector<double> ratios, our_times, their_times;
   for (int i = 0; i < program.pairs(); ++i) {
+    threads.run([](uint32_t) {});  // wakes them, as ggml's are woken
     our_times.push_back(seconds_of([&] { ours.step(threads); }));
-    their_times.push_back(seconds_of([&] { theirs.step(); }));
+    their_times.push_back(theirs.seconds_of_step());
     ratios.push_back(our_times.back() / their_times.back());
   }
   Row row = make_row(

@@ -20,9 +20,9 @@ namespace cairn::bench {
 
 double seconds_now();  // of a steady clock
 
-// Threads pinned to the processor's cores 0, 1, ..; they spin for a moment between jobs, then
-// sleep. The caller's thread, which is the first, is let go at the end: threads that it starts
-// later would share its core.
+// Threads pinned to the processor's cores 0, 1, ..; they spin for about 100 us between
+// jobs, as a model's threads do, then sleep. The caller's thread, which is the first, is let go at
+// the end: threads that it starts later would share its core.
 class Threads {
  public:
   explicit Threads(uint32_t count);

@@ -11,6 +11,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "bench/ceilings.h"
+
 namespace cairn::bench {
 namespace {
 
@@ -119,11 +121,19 @@ GgmlAttention::GgmlAttention(const GgmlShape& shape, uint32_t threads)
 
 GgmlAttention::~GgmlAttention() = default;
 
-void GgmlAttention::step() {
+double GgmlAttention::seconds_of_step() {
   const CallersCores cores;
+  constexpr double kWakeSeconds = 500e-6;
+  ggml_threadpool_resume(state_->pool);
+  const double awake = seconds_now() + kWakeSeconds;
+  while (seconds_now() < awake) {
+  }
+  const double start = seconds_now();
   if (ggml_graph_compute(state_->graph, &state_->plan) != GGML_STATUS_SUCCESS)
     throw std::runtime_error("ggml_attention: ggml failed");
+  const double seconds = seconds_now() - start;
   ggml_threadpool_pause(state_->pool);  // its threads would go on spinning for a while
+  return seconds;
 }
 
 std::string ggml_features() {

@@ -23,7 +23,7 @@ class GgmlAttention {
  public:
   GgmlAttention(const GgmlShape& shape, uint32_t threads);  // pinned to cores 0, 1, ..
   ~GgmlAttention();
-  void step();  // all layers, one after the other
+  double seconds_of_step();  // all layers, one after the other, by threads that are awake
 
  private:
   struct State;
