@@ -181,6 +181,15 @@ void pin(uint32_t core) {
   pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
 }
 
+// Whether something becomes true within about 100 microseconds.
+template <class F>
+bool spins_until(F is_true) {
+  constexpr int kSpins = 1 << 17;
+  for (int i = 0; i < kSpins; ++i)
+    if (is_true()) return true;
+  return false;
+}
+
 // What all threads do per second, together.
 double peak(Threads& threads, double (*work)(size_t rounds, float* result)) {
   constexpr size_t kRounds = 2'000'000;
@@ -228,21 +237,20 @@ void Threads::run(const std::function<void(uint32_t)>& job) {
   }
   wake_.notify_all();
   job(0);
-  while (working_.load(std::memory_order_acquire) != 0) sched_yield();
+  const auto are_done = [&] { return working_.load(std::memory_order_acquire) == 0; };
+  if (!spins_until(are_done))
+    while (!are_done()) sched_yield();
 }
 
 void Threads::serve(uint32_t index) {
   pin(index);
-  constexpr int kSpins = 1 << 17;
   for (uint64_t seen = 0;;) {
-    for (int i = 0; i < kSpins && round_.load(std::memory_order_acquire) == seen; ++i) {
-    }
-    {
+    if (!spins_until([&] { return round_.load(std::memory_order_acquire) != seen; })) {
       std::unique_lock lock(mutex_);
       wake_.wait(lock, [&] { return round_ != seen; });
-      seen = round_;
-      if (is_over_) return;
     }
+    seen = round_;
+    if (is_over_) return;
     (*job_)(index);
     working_.fetch_sub(1, std::memory_order_release);
   }

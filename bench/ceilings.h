@@ -20,9 +20,9 @@ namespace cairn::bench {
 
 double seconds_now();  // of a steady clock
 
-// Threads pinned to the processor's cores 0, 1, ..; they spin for about 100 us between
-// jobs, as a model's threads do, then sleep. The caller's thread, which is the first, is let go at
-// the end: threads that it starts later would share its core.
+// Threads pinned to the processor's cores 0, 1, ..; between jobs they spin for about 100
+// microseconds, as a model's threads do, then sleep. The caller's thread, which is the first, is
+// let go at the end: threads that it starts later would share its core.
 class Threads {
  public:
   explicit Threads(uint32_t count);
@@ -41,7 +41,7 @@ class Threads {
   std::atomic<uint64_t> round_{0};
   std::atomic<uint32_t> working_{0};
   const std::function<void(uint32_t)>* job_ = nullptr;
-  bool is_over_ = false;
+  std::atomic<bool> is_over_{false};
 };
 
 // Four times the last cache, and no less than 256 MiB.
