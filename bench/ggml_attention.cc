@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <random>
@@ -49,6 +50,11 @@ void fill(ggml_tensor* tensor, std::mt19937_64& random) {
   }
 }
 
+void compute(ggml_cgraph* graph, ggml_cplan& plan) {
+  if (ggml_graph_compute(graph, &plan) != GGML_STATUS_SUCCESS)
+    throw std::runtime_error("ggml_attention: ggml failed");
+}
+
 // 0 for what a query sees, minus infinity for what comes after it.
 void fill_causal(ggml_tensor* mask) {
   const int64_t positions = mask->ne[0], queries = mask->ne[1];
@@ -70,6 +76,9 @@ struct GgmlAttention::State {
   ggml_threadpool* pool = nullptr;
   ggml_cgraph* graph = nullptr;
   ggml_cplan plan{};
+  // A single number's sum. A pool that pauses gives threads their cores when a graph begins.
+  ggml_cgraph* wake = nullptr;
+  ggml_cplan wake_plan{};
   std::vector<uint8_t> work;
 };
 
@@ -114,23 +123,23 @@ GgmlAttention::GgmlAttention(const GgmlShape& shape, uint32_t threads)
     ggml_build_forward_expand(state_->graph,
                               ggml_flash_attn_ext(context, query, key, value, mask, scale, 0, 0));
   }
+  ggml_tensor* number = ggml_new_tensor_1d(context, GGML_TYPE_F32, 1);
+  *static_cast<float*>(number->data) = 1.f;
+  state_->wake = ggml_new_graph(context);
+  ggml_build_forward_expand(state_->wake, ggml_add(context, number, number));
+  state_->wake_plan = ggml_graph_plan(state_->wake, static_cast<int>(threads), state_->pool);
   state_->plan = ggml_graph_plan(state_->graph, static_cast<int>(threads), state_->pool);
-  state_->work.resize(state_->plan.work_size);
-  state_->plan.work_data = state_->work.data();
+  state_->work.resize(std::max(state_->plan.work_size, state_->wake_plan.work_size));
+  state_->plan.work_data = state_->wake_plan.work_data = state_->work.data();
 }
 
 GgmlAttention::~GgmlAttention() = default;
 
 double GgmlAttention::seconds_of_step() {
   const CallersCores cores;
-  constexpr double kWakeSeconds = 500e-6;
-  ggml_threadpool_resume(state_->pool);
-  const double awake = seconds_now() + kWakeSeconds;
-  while (seconds_now() < awake) {
-  }
+  compute(state_->wake, state_->wake_plan);
   const double start = seconds_now();
-  if (ggml_graph_compute(state_->graph, &state_->plan) != GGML_STATUS_SUCCESS)
-    throw std::runtime_error("ggml_attention: ggml failed");
+  compute(state_->graph, state_->plan);
   const double seconds = seconds_now() - start;
   ggml_threadpool_pause(state_->pool);  // its threads would go on spinning for a while
   return seconds;
